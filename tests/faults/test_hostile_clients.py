@@ -98,5 +98,4 @@ def test_a_thousand_hostile_clients_leave_nothing_behind(caplog):
         assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
         assert sum(server.totals.closed.values()) >= ROUNDS
         assert len(server.totals.closed) >= 6
-        assert server.totals.refused[9999] > 0
         runner.run(server.close())

@@ -14,6 +14,7 @@ import msgspec
 from rocketstore.broker.client_manage import GroupHeader
 from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.counts import DayTotals
+from rocketstore.broker.refused import Refused
 from rocketstore.format.metadata_json import SubscriptionGroup, decode_body, dumps, encode_body
 from rocketstore.nameserver.headers import TopicHeader
 from rocketstore.remoting.codes import ResponseCode
@@ -100,7 +101,7 @@ class Admin:
         group = decode_body(call.command.body, SubscriptionGroup)
         fault = self._topics.fault(group.group_name, group.retry_queue_nums, what="group")
         if fault is not None:
-            return reply(ResponseCode.SYSTEM_ERROR, fault)
+            raise Refused(ResponseCode.SYSTEM_ERROR, fault)
         self._topics.groups.settle(group)
         return reply()
 

@@ -15,6 +15,7 @@ import msgspec
 
 from rocketstore.broker.clients import NO_FILTER, Client, ConsumerGroup, Subscription
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
+from rocketstore.broker.refused import Refused
 from rocketstore.consuming import others
 from rocketstore.events import get_logger
 from rocketstore.format.metadata_json import decode_body, encode_body
@@ -213,7 +214,7 @@ class ClientManage:
         wanted = decode_body(call.command.body, _CheckBody).subscription_data
         if wanted is None or wanted.is_by_tags:
             return reply()
-        return reply(ResponseCode.SYSTEM_ERROR, f"{NO_FILTER} {wanted.expression_type}")
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"{NO_FILTER} {wanted.expression_type}")
 
     def connections(self, header: GroupHeader, _call: Call) -> Command:
         """Say which clients a group has, and what it subscribes to."""

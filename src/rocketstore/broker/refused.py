@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.broker.codes import BrokerAnswer
 from rocketstore.errors import FlushFailedError, StoreClosedError
-from rocketstore.events import get_logger
 from rocketstore.remoting import requests
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 
 if TYPE_CHECKING:
     from rocketstore.remoting.requests import Call
-
-_log: Final = get_logger(__name__)
 
 SEE: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 """How remarks of 4.9 end (FAQUrl.suggestTodo)."""
@@ -36,13 +33,14 @@ def forbidden(what: str) -> Refused:
 
 def refusal(refused: Refused, call: Call, fields: dict[str, str] | None = None) -> Command:
     """Return the reply to a request that a check ended, and log what was refused to whom."""
-    code, peer = call.command.code, call.peer.address
-    _log.info("request.refused", code=code, peer=peer, reason=refused.remark)
+    requests.note_refused(call, refused.remark)
     return reply(refused.code, refused.remark, fields=fields)
 
 
 def failure(error: BaseException, call: Call) -> Command:
     """Return what is answered where a handler raised: a store that takes nothing has its code."""
+    if isinstance(error, Refused):
+        return refusal(error, call)
     if isinstance(error, StoreClosedError | FlushFailedError):
         return reply(BrokerAnswer.SERVICE_NOT_AVAILABLE, str(error))
     return requests.failure(error, call)

@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
-from rocketstore.broker.refused import SEE, Refused, failure, forbidden, refusal
+from rocketstore.broker.refused import SEE, Refused, failure, forbidden
 from rocketstore.broker.send_headers import AnySend, SendHeader, SendHeaderV2, SendReply
 from rocketstore.broker.topics import not_there, topic_text
 from rocketstore.errors import FlushFailedError, FormatError, RefusedMessageError, StoreClosedError
@@ -165,9 +165,7 @@ class Sending:
         version = self._registration.wanted
         try:
             answer = self._answered(header, call)
-        except Refused as refused:
-            answer = refusal(refused, call)
-        except (FlushFailedError, StoreClosedError) as error:
+        except (Refused, FlushFailedError, StoreClosedError) as error:
             answer = failure(error, call)
         if isinstance(answer, Later):
             return answer

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.broker.codes import BrokerRequest
+from rocketstore.broker.refused import Refused
 from rocketstore.format.metadata_json import TopicConfig
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
@@ -58,7 +59,7 @@ class TopicAdmin:
         if header.topic_filter_type not in _FILTER_TYPES:
             fault = fault or f"No such topicFilterType: {header.topic_filter_type}"
         if fault is not None:
-            return reply(ResponseCode.SYSTEM_ERROR, fault)
+            raise Refused(ResponseCode.SYSTEM_ERROR, fault)
         self._topics.settle(
             TopicConfig(
                 topic_name=header.topic, read_queue_nums=header.read_queue_nums,

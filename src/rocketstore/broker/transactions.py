@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
+from rocketstore.broker.refused import Refused
 from rocketstore.broker.sending import not_stored
 from rocketstore.broker.topic_admin import NOT_SET
 from rocketstore.config import BrokerRole
@@ -89,10 +90,11 @@ class TransactionEnds:
         """Commit or roll back; a producer that does not know yet gets no answer."""
         if self._store.config.broker_role is BrokerRole.SLAVE:
             remark = "Message store is slave mode, so end transaction is forbidden. "
-            return reply(BrokerAnswer.SLAVE_NOT_AVAILABLE, remark)
+            raise Refused(BrokerAnswer.SLAVE_NOT_AVAILABLE, remark)
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
-            wrong = reply(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
-            return wrong if header.commit_or_rollback else None
+            if header.commit_or_rollback:
+                raise Refused(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
+            return None
         return self._loop.aside(call, lambda: self._flow.refusal(call, 0) or self._ended(header))
 
     def _ended(self, header: EndHeader) -> Command:
@@ -102,7 +104,7 @@ class TransactionEnds:
             commits=is_commit,
         )  # fmt: skip
         if (remark := _REMARKS.get(result.status)) is not None:
-            return reply(ResponseCode.SYSTEM_ERROR, remark)
+            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
         if result.status is EndStatus.NOT_STORED and result.put is not None:
             return not_stored(result.put.status, self._store)
         # Compatible: that of a rollback keeps its first remark.

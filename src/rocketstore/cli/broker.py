@@ -37,7 +37,8 @@ def broker(
     retention=false keeps them. Without STORE its directory is storePathRootDir; settings are those
     of an unchanged broker.conf of 4.9, see `config show`.
     """
-    logging.getLogger("rocketstore.broker").setLevel(logging.INFO)
+    for what in ("rocketstore.broker", "rocketstore.remoting"):
+        logging.getLogger(what).setLevel(logging.INFO)
     given = settings
     loaded = given.load_with_origins(BROKER_KEYS)
     properties = {} if given.config is None else load_broker_conf(given.config)

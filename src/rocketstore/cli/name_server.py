@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +35,8 @@ def namesrv(
 ) -> None:
     """Run a name server, for brokers and clients of 4.9; Ctrl-C or SIGTERM ends it.
 
-    It prints where it listens, then "ready" on its standard error.
+    It prints where it listens, then "ready" on its standard error, where it also logs what it
+    refuses.
 
     Parameters
     ----------
@@ -44,6 +46,7 @@ def namesrv(
     order_messages
         Send the spread of an order topic with its route (orderMessageEnable).
     """
+    logging.getLogger("rocketstore.remoting").setLevel(logging.INFO)
     raise_descriptors()
     with handled(on_quit()), asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(host, port, _values(kv_config), order_messages=order_messages))

@@ -32,27 +32,17 @@ class Limits(NamedTuple):
 
 DEFAULT_LIMITS: Final = Limits()
 
-MOST_CODES: Final = 1000
-"""That are counted each for itself: a code costs memory, and there are 2³² of them."""
-
 
 class Totals:
     """What all connections of a server or a client hold and did.
 
-    Replies that answer no request, as it was given up or there was none, are `unmatched`. By code,
-    `refused` are requests that nobody serves, `failed` those that raised; a client that makes up
-    codes is counted under -1 in the end. Connections that ended are `closed`, by
+    Replies that answer no request, as it was given up or there was none, are `unmatched`; requests
+    that raised are `failed`, by their code. Connections that ended are `closed`, by
     `connection.CloseReason`.
     """
 
     def __init__(self) -> None:
         self.held_bytes = 0
         self.requests = self.replies = self.unmatched = 0
-        self.refused: Counter[int] = Counter()
         self.failed: Counter[int] = Counter()
         self.closed: Counter[Enum] = Counter()
-
-    def note_refused(self, code: int) -> None:
-        """Count a request that nobody serves."""
-        is_counted = code in self.refused or len(self.refused) < MOST_CODES
-        self.refused[code if is_counted else -1] += 1

@@ -78,6 +78,11 @@ class Row(NamedTuple):
     handle: Callable[[Any, Call], Command | Later | None]
 
 
+def note_refused(call: Call, reason: str) -> None:
+    """Log what was refused to whom."""
+    _log.info("request.refused", code=call.command.code, peer=call.peer.address, reason=reason)
+
+
 def not_supported(call: Call) -> Command:
     """Return what a broker answers to a code that it does not know."""
     # Compatible: the blank in front is 4.9's.
@@ -88,6 +93,7 @@ def not_supported(call: Call) -> Command:
 def failure(error: BaseException, call: Call) -> Command:
     """Return what is answered where a handler raised, and log it unless the request is at fault."""
     if isinstance(error, FormatError):  # of its header or body
+        note_refused(call, str(error))
         return reply(ResponseCode.SYSTEM_ERROR, str(error))
     remark = f"{type(error).__name__}: {error}"
     _log.error(
@@ -131,7 +137,7 @@ class RequestTable:
         """Let the row of a call handle it; a reply longer than a frame is a failure too."""
         row = self.rows.get(call.command.code)
         if row is None:
-            totals.note_refused(call.command.code)
+            note_refused(call, "nobody serves this code")
             call.answer(self._unknown(call))
             return
         try:

@@ -53,8 +53,8 @@ def test_group_that_ends_a_transaction_is_that_of_the_property(desk: Desk) -> No
 def test_producer_that_does_not_know_gets_no_answer(desk: Desk) -> None:
     fields = begin(desk)
     assert desk.call(37, {**fields, "commitOrRollback": UNKNOWN}) is None
-    assert end(desk, fields, 7).remark == "commitOrRollback field wrong"
     assert desk.totals.failed == {}
+    assert end(desk, fields, 7).remark == "commitOrRollback field wrong"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from rocketstore.remoting.requests import (
     reply_header,
     request,
 )
+from support.said import capture_logs
 
 
 class Number(Header):
@@ -133,17 +134,11 @@ def test_a_reply_longer_than_a_frame_is_an_error_and_no_silence():
 
 @pytest.mark.parametrize("unknown", [None, reply(3, "no")])
 def test_the_owner_of_the_table_says_what_an_unknown_code_gets(unknown):
-    totals = Totals()
     table = RequestTable([], unknown=lambda _call: unknown)
-    assert answers(table, Command(9999), Command(9999), totals=totals) == [unknown, unknown]
-    assert totals.refused == {9999: 2}
-
-
-def test_codes_that_are_made_up_take_no_memory_in_the_end():
-    totals = Totals()
-    answers(RequestTable([]), *map(Command, range(5000, 7000)), totals=totals)
-    assert len(totals.refused) == 1001
-    assert (totals.refused[5999], totals.refused[-1]) == (1, 1000)
+    with capture_logs() as logs:
+        assert answers(table, Command(9999), Command(9999)) == [unknown, unknown]
+    said = [(one["event"], one["code"], one["reason"]) for one in logs]
+    assert said == [("request.refused", 9999, "nobody serves this code")] * 2
 
 
 def test_two_rows_for_one_code_are_a_mistake():

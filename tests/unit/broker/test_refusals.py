@@ -1,0 +1,46 @@
+"""Whatever a broker refuses is in its log: code, client, reason; the client may not show it."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from support.broker_desk import SEND, Desk
+from support.said import capture_logs
+
+SQL = b'{"subscriptionData":{"topic":"orders","subString":"n > 1","expressionType":"SQL92"}}'
+GROUP = b'{"groupName":"a group","retryQueueNums":1}'
+TOPIC = {"topic": "a topic", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+END = {"producerGroup": "P", "tranStateTableOffset": 0, "commitLogOffset": 0}
+PULL = {
+    "consumerGroup": "g", "topic": "none", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1,
+    "sysFlag": 0, "commitOffset": 0,
+}  # fmt: skip
+BACK = {"offset": 7, "group": "g", "delayLevel": 0}
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "body"),
+    [
+        (325, SEND, b""),
+        (14, {"topic": "orders"}, b""),
+        (34, None, b"{"),
+        (46, None, SQL),
+        (17, TOPIC, b""),
+        (200, None, GROUP),
+        (37, {**END, "commitOrRollback": 8}, b""),
+        (37, {**END, "commitOrRollback": 5}, b""),
+        (310, {**SEND, "b": "a topic"}, b""),
+        (11, PULL, b""),
+        (36, BACK, b""),
+    ],
+)
+def test_each_request_that_is_refused_is_logged_with_its_reason(
+    desk: Desk, code: int, fields: Mapping[str, object] | None, body: bytes
+) -> None:
+    with capture_logs() as logs:
+        told = desk.answer(code, fields, body)
+    [line] = logs
+    assert told.code > 0
+    assert (line["event"], line["code"]) == ("request.refused", code)
+    assert line["peer"] == desk.peer.address
+    assert line["reason"] == ("nobody serves this code" if told.code == 3 else told.remark)
