@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 CHUNK_ENTRIES: Final = 3276
 CHUNK_BYTES: Final = CHUNK_ENTRIES * ENTRY_SIZE_BYTES
+
+_PIECE: Final = 64
+"""Entries that are made values of Python at once: often the first one is all that is wanted."""
 """About 64 KiB, a whole number of entries."""
 assert 64 * KiB >= CHUNK_BYTES
 
@@ -152,7 +155,8 @@ class QueueSearch(ABC):
     def entries_from(self, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int, int]]]:
         """Yield queue offset and fields of the entries of a range that are there."""
         for first, entries in self.chunks(start, stop):
-            yield from enumerate(entries.tolist(), first)
+            for at in range(0, len(entries), _PIECE):
+                yield from enumerate(entries[at : at + _PIECE].tolist(), first + at)
 
     @property
     def entries_per_file(self) -> int:

@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.delay import DelayService
 from rocketstore.format.index_file import IndexHeader, decode_header
 from rocketstore.storage.checkpoint import read_known_ends
 from rocketstore.storage.index import index_service
@@ -110,6 +112,47 @@ def test_a_flush_reads_no_index_file_that_is_full_and_on_the_disk(
             return len(read)
 
     assert costs(10) == costs(3) < 5
+
+
+class _Decoded(np.ndarray[Any, Any]):
+    """Entries that note how many of them are made values."""
+
+    count = 0
+
+    def tolist(self) -> Any:
+        _Decoded.count += len(self)
+        return super().tolist()
+
+
+def test_a_look_at_delayed_messages_reads_few_of_those_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3,276 of each level were made values each time one message was due: 6 ms of 18 levels."""
+    chunks = ConsumeQueue.chunks
+
+    def counted(queue: ConsumeQueue, start: int, stop: int) -> Iterator[tuple[int, Any]]:
+        for first, entries in chunks(queue, start, stop):
+            yield first, entries.view(_Decoded)
+
+    def costs(waiting: int) -> int:
+        clock, root = Clock(), tmp_path / str(waiting)
+        config = msgspec.structs.replace(CONFIG, mapped_file_size_consume_queue=20_000)
+        with MessageStore.open(root, config, clock=clock, threads=False) as opened:
+            for number in range(waiting):
+                properties = {"DELAY": str(number % 2 + 4)}
+                opened.put(Message(topic="a", body=b"x", properties=properties))
+            opened.wait_dispatched()
+            delays: DelayService = opened.attached["delays"]
+            delays.turn()
+            monkeypatch.setattr(ConsumeQueue, "chunks", counted)
+            _Decoded.count = 0
+            for _ in range(5):
+                clock.now_ms += 1
+                delays.turn()
+            monkeypatch.undo()
+            return _Decoded.count
+
+    assert 0 < costs(600) == costs(300)
 
 
 def test_a_sample_of_the_statistics_looks_at_no_queue(
