@@ -39,9 +39,10 @@ _log: Final = get_logger(__name__)
 SCAN_S: Final = 10.0
 """How often silent clients are looked for (ClientHousekeepingService)."""
 
+MANY: Final = 50
 SHARE_S: Final = 0.1
-"""Least time between two notices to the members of groups: 5,000 clients that join are that many
-times that many, of 10 us each."""
+"""Least time between two notices to so many members of a group: 5,000 clients that join are that
+many times that many, of 10 us each."""
 
 MOST_NAMED: Final = 20  # members in a line of the log
 
@@ -157,8 +158,11 @@ class ClientManage:
         """Have all members of a group share its queues again, those in this process too."""
         is_first = not self._changed
         self._changed[group] = None
-        if is_first:
+        known = self._clients.consumers.get(group)
+        if is_first and known is not None and len(known.clients) > MANY:
             self._share_soon()
+        elif is_first:
+            self._loop.post(self._share_again)
 
     def _share_again(self) -> None:
         changed, self._changed = self._changed, {}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rocketstore.broker.client_manage import SHARE_S
+from rocketstore.broker.client_manage import MANY, SHARE_S
 from rocketstore.broker.clients import Clients, ConsumerGroup
 from rocketstore.format.metadata_json import (
     SubscriptionGroup,
@@ -204,13 +204,18 @@ def test_clients_that_join_one_after_the_other_are_few_notices(tmp_path: Path) -
     loop = Paced()
     desk = Desk(tmp_path, loop=lambda _: loop)
     try:
-        peers = [Peer(port) for port in range(30)]
-        for peer in peers:
+        peers = [Peer(port) for port in range(MANY + 30)]
+        for peer in peers[:MANY]:
             beat(desk, peer)
-        assert [codes(peer) for peer in peers] == [[0]] * 30
+            assert codes(peer) == [40, 0]  # few are told at once
+        for peer in peers[:MANY]:
+            codes(peer)
+        for peer in peers[MANY:]:
+            beat(desk, peer)
+        assert [codes(peer) for peer in peers] == [[]] * MANY + [[0]] * 30
         [share] = loop.due
         share()
-        assert [codes(peer) for peer in peers] == [[40]] * 30
+        assert [codes(peer) for peer in peers] == [[40]] * len(peers)
         desk.table.disconnected(peers[0])
         assert len(loop.due) == 2
     finally:
