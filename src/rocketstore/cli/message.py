@@ -22,7 +22,14 @@ from rocketstore.cli.options import (
     StoreSettings,
     TopicOption,
 )
-from rocketstore.cli.output import cell_text, fit, print_object, print_rows, terminal_width
+from rocketstore.cli.output import (
+    cell_text,
+    fit,
+    json_text,
+    print_object,
+    print_rows,
+    terminal_width,
+)
 from rocketstore.cli.reading import not_found, queues_of, say_shown
 from rocketstore.cli.wording import complain
 from rocketstore.errors import ConfigError, FormatError
@@ -292,10 +299,8 @@ def new_messages(
 
 def print_line(row: dict[str, Any], output: Output) -> None:
     """Print one message at once, as a line."""
-    import msgspec
-
     if output != "table":
-        print(msgspec.json.encode(row).decode(), flush=True)
+        print(json_text(row), flush=True)
         return
     row["body"] = row["body"][:_LONGEST_BODY]
     names = ("storeTimestamp", "queueId", "queueOffset", "tags", "keys", "body")

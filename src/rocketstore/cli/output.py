@@ -73,7 +73,7 @@ def print_rows(
 def print_object(value: dict[str, Any], output: Output) -> None:
     """Print one object: a two-column table, or one JSON object."""
     if output != "table":
-        print(_json(value))
+        print(json_text(value))
         return
     margin = max((len(key) for key in value), default=0) + len(_GAP)
     for key, entry in value.items():
@@ -100,7 +100,7 @@ def cell_text(column: str, value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(cell_text(column, entry) for entry in value) or "-"
     if isinstance(value, dict):
-        return printable(_json(value))
+        return printable(json_text(value))
     return printable(str(value))
 
 
@@ -128,17 +128,24 @@ def _cell_count(text: str) -> int:
     return cell_len(text)
 
 
-def _json(value: dict[str, Any]) -> str:
+def json_text(value: dict[str, Any]) -> str:
+    """Return an object as JSON; of a path that is no UTF-8, each such byte is an escape."""
     import msgspec
 
-    return msgspec.json.encode(value).decode()
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        import json
+
+        plain = msgspec.to_builtins(value)
+        return json.dumps(plain, separators=(",", ":"), default=msgspec.json.decode)
 
 
 def _print_lines(rows: Iterable[dict[str, Any]]) -> int:
     count = 0
     write = sys.stdout.write
     for row in rows:
-        write(_json(row) + "\n")
+        write(json_text(row) + "\n")
         count += 1
     return count
 
@@ -147,7 +154,7 @@ def _print_array(rows: Iterable[dict[str, Any]]) -> int:
     count = 0
     write = sys.stdout.write
     for row in rows:
-        write(("[\n" if count == 0 else ",\n") + _json(row))
+        write(("[\n" if count == 0 else ",\n") + json_text(row))
         count += 1
     write("\n]\n" if count else "[]\n")
     return count

@@ -192,7 +192,7 @@ class ServiceThread:
             self._thread = None
             raise SystemRefusedError(
                 f"cannot start the thread {self.name}: {error}",
-                hint="raise the limit of processes and threads (ulimit -u, or the container's)",
+                hint="raise the limit of threads or of memory (ulimit -u, -v, or the container's)",
             ) from error
 
     def stop(self) -> None:
