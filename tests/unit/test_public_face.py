@@ -126,7 +126,10 @@ def copies(thing: object) -> list[Callable[[], object]]:
 
 @pytest.mark.parametrize("kind", sorted(public_classes(), key=lambda one: one.__name__))
 def test_what_is_public_is_copied_and_carried_whole_or_says_that_it_stays(kind, tmp_path):
-    config = StoreConfig.small(enable_consume_queue_ext=True, enable_calc_filter_bit_map=True)
+    config = StoreConfig.small(
+        enable_consume_queue_ext=True, enable_calc_filter_bit_map=True,
+        mapped_file_size_consume_queue_ext=65_536,
+    )  # fmt: skip
     with (
         MessageStore.open(tmp_path, config) as store,
         MessageStore.open(tmp_path, read_only=True) as reader,

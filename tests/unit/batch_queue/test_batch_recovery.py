@@ -35,6 +35,8 @@ from support.rebuild_runs import rebuilt_here
 from support.vectors import vector
 
 ENTRY = BATCH_ENTRY_SIZE_BYTES
+SMALL_INDEX = {"max_hash_slot_num": 100, "max_index_num": 400}
+"""Instead of 420 MB, which a test made for its few keys."""
 
 
 def everything(store: MessageStore, topic: str = BATCHES) -> list[tuple[int, str]]:
@@ -83,7 +85,7 @@ def test_a_store_of_5_is_read_and_its_queue_built_again_is_the_same(root, with_q
     expected = genuine(root, with_queue=with_queue)
     if crashed:
         crash(root)
-    config = StoreConfig(mapped_file_size_batch_queue=10 * ENTRY)
+    config = StoreConfig(mapped_file_size_batch_queue=10 * ENTRY, **SMALL_INDEX)
     for _ in range(2):
         with MessageStore.open(root, config, clock=Clock(2**41), threads=False) as store:
             assert everything(store) == expected
@@ -113,9 +115,10 @@ def test_spark_s_table_has_the_entries_that_5_wrote(root, split):
 
 def test_a_store_of_5_goes_on_where_it_ended(root):
     expected = genuine(root, with_queue=True)
-    with MessageStore.open(root, clock=Clock(2**41), threads=False) as store:
+    config = StoreConfig(**SMALL_INDEX)
+    with MessageStore.open(root, config, clock=Clock(2**41), threads=False) as store:
         assert put(store, "x", "y").queue_offset == 17
-    with MessageStore.open(root, clock=Clock(2**41), threads=False) as store:
+    with MessageStore.open(root, config, clock=Clock(2**41), threads=False) as store:
         assert everything(store) == [*expected, (17, "x"), (18, "y")]
 
 

@@ -127,7 +127,7 @@ def test_messages_are_flushed_before_offsets_and_a_save_that_failed_is_tried_aga
 
 
 def test_a_store_saves_at_its_close_and_has_its_thread_from_the_start(tmp_path):
-    with MessageStore.open(tmp_path) as store:
+    with MessageStore.open(tmp_path, StoreConfig.small()) as store:
         store.put(Message(topic="T"))
         assert store.consumer_offsets._thread.is_running
         store.consumer_offsets.set("T", "g", 0, 1)
