@@ -7,6 +7,7 @@ what was found against what was expected, and what to do next (``hint``).
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
@@ -310,6 +311,8 @@ class UnsupportedEnvironmentError(RocketStoreError):
     def not_installed(cls, module: str | None, extra: str, instead: str = "") -> Self:
         """Return the error that a package of an extra is missing; `instead` is another way out."""
         package, _, _ = str(module).partition(".")
+        if package == "datasketches" and sys.version_info >= (3, 14):
+            instead = " with CPython 3.11 to 3.13: for later ones datasketches has no wheel"
         return cls(
             f"{package} is not installed", hint=f"pip install 'rocketstore[{extra}]'{instead}"
         )

@@ -68,6 +68,30 @@ def ways_past(source: str) -> set[int]:
     return found
 
 
+def loops_of_conditions(source: str) -> set[int]:
+    """Return the lines of loops in blocks of locks that go back right after a condition."""
+    tree = ast.parse(source)
+    blocks = blocks_of_locks(tree)
+    return {
+        node.lineno
+        for node in ast.walk(tree)
+        if (
+            isinstance(node, ast.While)
+            or (isinstance(node, ast.For) and isinstance(node.body[-1], ast.If))
+        )
+        and any(node.lineno in block for block in blocks)
+    }
+
+
+def test_no_loop_in_a_lock_ends_with_a_condition() -> None:
+    """As the next test, on versions too that list a handler there."""
+    sources = {path: path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
+    found = {path.name: loops_of_conditions(text) for path, text in sources.items()}
+    assert {name for name, lines in found.items() if lines} <= {
+        "files.py"
+    }  # its block is no lock's
+
+
 def test_every_way_out_of_a_lock_lets_go_of_it() -> None:
     sources = {path: path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
     past = {path: ways_past(text) for path, text in sources.items() if "ock" in text}
@@ -102,3 +126,4 @@ def test_a_lock_is_taken_by_a_call_only_where_no_block_could_take_it() -> None:
 def test_blocks_of_locks_are_recognised() -> None:
     assert [list(block) for block in blocks_of_locks(ast.parse(LOCKING))] == [[4, 5, 6]]
     assert ways_past(LOCKING) <= {5, 6}
+    assert loops_of_conditions(LOCKING) == {4}

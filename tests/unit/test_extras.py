@@ -15,12 +15,16 @@ from rocketstore.remoting import server
 from support.patience import PATIENCE_S
 from support.repository import ROOT
 
-EXTRAS = {
-    extra: {re.split(r"[^\w-]", one)[0].replace("-", "_") for one in packages}
-    for extra, packages in tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
-        "optional-dependencies"
-    ].items()
-}
+DEPENDENCIES = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+    "optional-dependencies"
+]
+
+
+def name_of(dependency):
+    return re.split(r"[^\w-]", dependency)[0].replace("-", "_")
+
+
+EXTRAS = {extra: {name_of(one) for one in packages} for extra, packages in DEPENDENCIES.items()}
 
 NEEDS = {
     "duckdb": {"Report", "report"},
@@ -82,6 +86,21 @@ def test_what_is_loaded_without_a_package_of_its_extra_says_what_to_install(miss
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == NEEDS[missing]
+
+
+@pytest.mark.parametrize("version", [(3, 13), (3, 14)])
+def test_what_an_extra_leaves_out_for_want_of_a_wheel_is_told(monkeypatch, version):
+    bounds = {
+        name_of(one): tuple(map(int, bound.groups()))
+        for one in DEPENDENCIES["pipeline"]
+        if (bound := re.search(r"python_version < '(\d+)\.(\d+)'", one))
+    }
+    assert bounds
+    monkeypatch.setattr(sys, "version_info", version)
+    for package in EXTRAS["pipeline"]:
+        error = UnsupportedEnvironmentError.not_installed(package, "pipeline")
+        is_left_out = version >= bounds.get(package, (4,))
+        assert ("for later ones" in str(error)) == is_left_out
 
 
 def test_the_demo_without_its_data_says_what_to_install_and_makes_nothing(monkeypatch, tmp_path):

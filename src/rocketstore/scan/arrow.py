@@ -98,7 +98,7 @@ def to_arrow(columns: RecordColumns, names: Iterable[str] | None = None) -> pyar
 def _array(columns: RecordColumns, name: str) -> Any:
     if name in _NUMBERS:
         column, kind = _NUMBERS[name]
-        return pa.array(columns.cols[:, column].astype(kind.to_pandas_dtype()))
+        return pa.array(columns.cols[:, column].astype(str(kind)))  # NumPy's name of it too
     if name in _SLICES:
         at, size, kind = _SLICES[name]
         sizes = columns.cols[:, size]

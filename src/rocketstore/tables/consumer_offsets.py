@@ -213,7 +213,7 @@ class ConsumerOffsetTable(Service):
         """
         self._offsets()
         with self._loading:
-            while self._new_names:
+            for _ in range(len(self._new_names)):
                 topic, _, name = self._new_names[0].partition("@")
                 self._topics_of.setdefault(name, set()).add(topic)
                 self._new_names.popleft()  # after an interrupt before this, it is done again
