@@ -64,6 +64,7 @@ _KINDS: Final[dict[str, Callable[[Any], bool]]] = {
     "Path": lambda value: isinstance(value, os.PathLike),
     "Predicate": callable,
     "Queues": lambda value: value is None or _is_several(collections.abc.Container)(value),
+    "Sequence": _is_several(collections.abc.Sequence),
     "bool": lambda value: type(value).__name__ in ("bool", "bool_"),
     "bytes": lambda value: isinstance(value, _BYTES),
     "float": _is_number,
@@ -87,7 +88,7 @@ def _rule(head: str, inside: str) -> Callable[[Any], bool]:
     known = _KINDS.get(head)
     if known is None:
         return lambda value: any(kind.__name__ == head for kind in type(value).__mro__)
-    if head == "Iterable":
+    if head in ("Iterable", "Sequence"):
         parts = _rules(inside[:-1])
         return lambda value: (
             known(value)

@@ -34,6 +34,7 @@ from rocketstore import (
     StoreStatistics,
     TopicsOfKind,
     load_config,
+    pipeline,
     repair_store,
     verify_store,
 )
@@ -319,6 +320,31 @@ def test_wrong_arguments_of_an_opening_leave_nothing(
         with pytest.raises(ArgumentError, match=f"MessageStore.open|{argument}"):
             MessageStore.open(place, **{argument: wrong})
         assert not place.exists()
+
+
+class SparkSession:
+    """Stands for Spark's, which a job that refuses its arguments does not use."""
+
+
+def test_jobs_on_spark_refuse_wrong_arguments_before_they_use_spark(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    MessageStore.open(tmp_path, StoreConfig.small()).close()
+    wrong = {
+        "spark": (None, "local"), "store": (None, b"store", 1, ["a"]), "target": (1, b"there"),
+        "out": (1,), "archive": (None, 1), "max_split_bytes": (None, True, 1.5, "1"),
+        "now_ms": ("x", True), "config": ({},), "topics": ("orders", [1], None),
+        "begin_ms": ("x",), "allow_gaps": (None, "no"), "as_of": (1.5,),
+    }  # fmt: skip
+    good = {"spark": SparkSession(), "store": tmp_path, "archive": tmp_path}
+    good |= {"target": tmp_path / "target", "out": tmp_path / "out"}
+    for name in ("archive", "audit", "prove_rebuild", "rebuild", "report", "restore"):
+        job = getattr(pipeline, name)
+        wanted = inspect.signature(job).parameters
+        for argument, one in ((at, one) for at in wanted for one in wrong.get(at, ())):
+            given = {key: value for key, value in good.items() if key in wanted}
+            with pytest.raises((ArgumentError, ConfigError), match=argument):
+                job(**given | {argument: one})
+    assert not any((tmp_path / place).exists() for place in ("target", "out"))
 
 
 @pytest.mark.parametrize("field", StoreConfig.__struct_fields__)

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 import pyarrow.compute
 
+from rocketstore.arguments import checked
 from rocketstore.errors import ArchiveError, ConfigError
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY, CONFIG_DIRECTORY
 from rocketstore.format.record import body_crc
@@ -146,14 +147,11 @@ class ArchiveTask(NamedTuple):
     known: list[tuple[Any, ...]]
 
 
+@checked
 def archive(
-    spark: SparkSession,
-    store: str | Path,
-    target: str | Path,
-    *,
-    config: StoreConfig | None = None,
-    max_split_bytes: int = MAX_SPLIT_BYTES,
-) -> ArchiveResult:
+    spark: SparkSession, store: str | Path, target: str | Path, *,
+    config: StoreConfig | None = None, max_split_bytes: int = MAX_SPLIT_BYTES,
+) -> ArchiveResult:  # fmt: skip
     """Archive the part of a store's CommitLog that is new since the last run; it may be running.
 
     Parameters

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from rocketstore.arguments import checked
 from rocketstore.config import StoreConfig
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, LOCK_FILE_NAME
 from rocketstore.pipeline.columns import arrow_schema
@@ -101,15 +102,12 @@ class AuditReport(VerifyReport, frozen=True):
         return {name: form[name] for name in ("store", "findings", "counts", "explained")}
 
 
+@checked
 def audit(
-    spark: SparkSession,
-    store: str | Path,
-    out: str | Path | None = None,
-    *,
-    config: StoreConfig | None = None,
-    max_split_bytes: int = DEFAULT_SPLIT_BYTES,
+    spark: SparkSession, store: str | Path, out: str | Path | None = None, *,
+    config: StoreConfig | None = None, max_split_bytes: int = DEFAULT_SPLIT_BYTES,
     now_ms: int | None = None,
-) -> AuditReport:
+) -> AuditReport:  # fmt: skip
     """Check every record, queue entry and index item of a store against each other, on Spark.
 
     The store may be in use: what its writer has not finished yet is not reported.
@@ -175,6 +173,7 @@ def _look(  # noqa: PLR0913 - as `audit`
     return work.run(tasks, out, refuse_opening)
 
 
+@checked
 def prove_rebuild(
     spark: SparkSession,
     store: str | Path,

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.config import parse_delay_levels
-from rocketstore.errors import FormatError
+from rocketstore.errors import ArgumentError, FormatError
 from rocketstore.format.index_file import (
     FIRST_ITEM,
     INDEX_HEADER_SIZE,
@@ -53,7 +53,7 @@ def log_cuts(places: StoreListing, max_split_bytes: int) -> list[tuple[SplitTask
     There is at least one, for the index; it has no path where the log is empty.
     """
     if max_split_bytes < 1:
-        raise ValueError(f"max_split_bytes: expected at least 1, found {max_split_bytes}")
+        raise ArgumentError("max_split_bytes", expected="at least 1", found=max_split_bytes)
     store = StorePlace(places.location, "", places.is_live)
     whole = places.sizes.commit_log_file_bytes
     files = list[SplitTask]()

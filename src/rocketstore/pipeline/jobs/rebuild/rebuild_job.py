@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
+from rocketstore.arguments import checked
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, StoreDamagedError
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY
@@ -107,14 +108,11 @@ class RebuildReport(Reported, frozen=True):
         return super().to_dict() | {"damage": damage, "seconds": round(self.seconds, 3)}
 
 
+@checked
 def rebuild(
-    spark: SparkSession,
-    store: str | Path,
-    *,
-    target: str | Path | None = None,
-    config: StoreConfig | None = None,
-    max_split_bytes: int = DEFAULT_SPLIT_BYTES,
-) -> RebuildReport:
+    spark: SparkSession, store: str | Path, *, target: str | Path | None = None,
+    config: StoreConfig | None = None, max_split_bytes: int = DEFAULT_SPLIT_BYTES,
+) -> RebuildReport:  # fmt: skip
     """Make the queues and the index of a store again from its CommitLog.
 
     Parameters

@@ -19,6 +19,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rocketstore.arguments import checked
 from rocketstore.config import StoreConfig, parse_delay_levels
 from rocketstore.errors import ConfigError, FormatError, StoreError
 from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets
@@ -71,15 +72,12 @@ class Report(NamedTuple):
     summary: dict[str, Any]
 
 
+@checked
 def report(
-    spark: SparkSession,
-    store: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    *,
-    config: StoreConfig | None = None,
-    max_split_bytes: int = DEFAULT_SPLIT_BYTES,
+    spark: SparkSession, store: str | os.PathLike[str], out: str | os.PathLike[str], *,
+    config: StoreConfig | None = None, max_split_bytes: int = DEFAULT_SPLIT_BYTES,
     now_ms: int | None = None,
-) -> Report:
+) -> Report:  # fmt: skip
     """Report what a store holds: traffic, sizes, latency, keys, delays, retries, damage.
 
     Parameters

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
 
+from rocketstore.arguments import checked
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ArchiveDamagedError, ArchiveError, ConfigError
 from rocketstore.format.checkpoint import Checkpoint, encode_checkpoint
@@ -79,6 +80,7 @@ class RestoreResult(NamedTuple):
     queues: int | None
 
 
+@checked
 def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
     spark: SparkSession,
     archive: str | Path,
