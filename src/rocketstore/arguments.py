@@ -26,7 +26,7 @@ _R = TypeVar("_R")
 
 _BYTES: Final = (bytes, bytearray, memoryview)
 _NOT_SEVERAL: Final = (str, collections.abc.Mapping, *_BYTES)
-_JUDGED: Final = ("Message", "RecoveryPolicy", "StoreConfig")
+_JUDGED: Final = ("Message", "RecoveryPolicy", "SparkSession", "StoreConfig")
 """Classes whose own checks have more to say."""
 _TIMES: Final = frozenset({"begin_ms", "end_ms", "timestamp_ms"})
 """Arguments that may have a fraction, as a time of Python's clocks in ms has."""

@@ -330,7 +330,7 @@ def test_jobs_on_spark_refuse_wrong_arguments_before_they_use_spark(tmp_path: Pa
     pytest.importorskip("pyspark")
     MessageStore.open(tmp_path, StoreConfig.small()).close()
     wrong = {
-        "spark": (None, "local"), "store": (None, b"store", 1, ["a"]), "target": (1, b"there"),
+        "store": (None, b"store", 1, ["a"]), "target": (1, b"there"),
         "out": (1,), "archive": (None, 1), "max_split_bytes": (None, True, 1.5, "1"),
         "now_ms": ("x", True), "config": ({},), "topics": ("orders", [1], None),
         "begin_ms": ("x",), "allow_gaps": (None, "no"), "as_of": (1.5,),

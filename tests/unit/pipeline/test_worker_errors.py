@@ -115,6 +115,16 @@ def test_what_a_clean_up_meets_once_spark_was_stopped_is_not_the_reason() -> Non
     assert caught.value.message == "Spark gave the job up: Job 3 cancelled"
 
 
+def test_the_words_of_pyspark_go_before_those_of_java_that_they_are_made_of() -> None:
+    py4j = pytest.importorskip("py4j.protocol")
+    captured = pytest.importorskip("pyspark.errors").PySparkException
+
+    error = captured("told:\nrocketstore.errors.StoreError: gone")
+    error.__context__ = py4j.Py4JError("x\n: org.apache.spark.Y: [PYTHON_EXCEPTION] StoreError")
+    with pytest.raises(errors.StoreError, match="gone"), plain_failure():
+        raise error
+
+
 def test_what_pyspark_meets_in_a_stopped_session_is_an_error_of_the_job() -> None:
     pytest.importorskip("py4j.protocol")
     with pytest.raises(errors.SparkJobError, match="Spark gave the job up"), plain_failure():

@@ -118,10 +118,12 @@ def plain_failure() -> Iterator[None]:
     try:
         yield
     except (AttributeError, PySparkException, Py4JError) as error:
-        first: BaseException = error  # what a clean-up says after it tells no reason
-        while isinstance(first.__context__, (PySparkException, Py4JError)):
-            first = first.__context__
-        said, before = str(first), first.__context__
+        chain, before = [error], error.__context__
+        while isinstance(before, (PySparkException, Py4JError)):
+            chain, before = [before, *chain], before.__context__
+        # What came first is the reason, in PySpark's words; a clean-up that failed later is none.
+        first = next((one for one in chain if isinstance(one, PySparkException)), chain[0])
+        said = str(first)
         if first is error and isinstance(error, AttributeError) and "'NoneType'" not in said:
             raise  # and that one is of PySpark, whose session was stopped
         while before is not None and not isinstance(before, KeyboardInterrupt):
