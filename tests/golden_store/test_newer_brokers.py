@@ -17,7 +17,6 @@ import pytest
 
 from rocketstore import EndStatus, Message, MessageStore, StoreError, verify_store
 from rocketstore.cli.application import run
-from rocketstore.config import StoreConfig
 from rocketstore.format.metadata_json import loads
 from rocketstore.rules.newer import NEWER_FILES
 from rocketstore.storage.layout import StoreLayout
@@ -379,7 +378,7 @@ def test_the_log_beside_queues_in_rocksdb_is_read_and_builds_them_again(
     assert len(read_table(root, table="messages")) == 30
     assert len(read_table(root, table="commitlog")) == 30
     shutil.copytree(root / "commitlog", tmp_path / "new" / "commitlog")
-    with MessageStore.open(tmp_path / "new", StoreConfig()) as store:
+    with MessageStore.open(tmp_path / "new", OURS) as store:
         assert [store.max_offset(ORDERS, queue_id) for queue_id in range(3)] == [10] * 3
         assert [one.body for one in store.find(ORDERS, "k17")] == [b"17"]
     report = rebuilt_here(root, config=OURS)

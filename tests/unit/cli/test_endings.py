@@ -289,7 +289,7 @@ def test_what_py4j_says_of_a_broken_call_is_not_shown(capsys: pytest.CaptureFixt
 
 
 def test_what_the_terminal_cannot_show_is_spelt_out(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path) as opened:
+    with MessageStore.open(tmp_path, StoreConfig.small()) as opened:
         opened.put(Message(topic="t", body="zwölf €".encode()), 0)
     ended = subprocess.run(
         [sys.executable, "-m", "rocketstore.cli", "message", "get", str(tmp_path), "-t", "t"],

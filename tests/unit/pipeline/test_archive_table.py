@@ -157,7 +157,7 @@ def test_a_log_that_jumps_between_days_keeps_few_files_open(tmp_path, monkeypatc
 
 def test_a_row_group_of_a_window_holds_few_topics(tmp_path, monkeypatch):
     monkeypatch.setattr(archive_job, "ROW_GROUP_BYTES", 4000)
-    config = StoreConfig(retention=False, mapped_file_size_commit_log=MiB)
+    config = StoreConfig.small(retention=False)
     with MessageStore.open(tmp_path / "store", config) as opened:
         for number in range(640):
             opened.put(Message(topic=f"T{number % 32:02}", body=b"x" * 100), queue_id=number % 3)

@@ -481,7 +481,7 @@ def test_golden_expired_stores_begin_where_retention_left_them():
 
 
 def test_a_store_is_read_while_it_is_written(tmp_path):
-    config = StoreConfig(mapped_file_size_commit_log=64 * 1024)
+    config = StoreConfig.small(mapped_file_size_commit_log=64 * 1024)
     with MessageStore.open(tmp_path / "store", config) as store:
         done = threading.Event()
 
