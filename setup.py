@@ -16,6 +16,7 @@ from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 WISH = os.environ.get("ROCKETSTORE_BUILD", "on").lower()
 IS_CHECKED = WISH in ("checked", "sanitized")
@@ -110,7 +111,28 @@ def extensions() -> list[Extension]:
     return built
 
 
+class AllOrNone(build_ext):
+    """Builds no part where one cannot be built: a compiled part knows others by their C only."""
+
+    def build_extensions(self) -> None:
+        """Build them, and remove them again where one is missing or older than its source."""
+        super().build_extensions()
+        files = {one.name: Path(self.get_ext_fullpath(one.name)) for one in self.extensions}
+        missing = [one.name for one in self.extensions if not is_built(files[one.name], one)]
+        if missing:
+            self.warn(f"all runs interpreted, and slower: {', '.join(missing)} cannot be compiled")
+            for file in files.values():
+                file.unlink(missing_ok=True)
+
+
+def is_built(file: Path, extension: Extension) -> bool:
+    """Return whether a file is the compiled form of what an extension is made of now."""
+    newest = max(Path(source).stat().st_mtime for source in extension.sources)
+    return file.exists() and file.stat().st_mtime >= newest
+
+
 setup(
+    cmdclass={"build_ext": AllOrNone},
     ext_modules=extensions(),
     options={"build_ext": {"parallel": len(os.sched_getaffinity(0))}},
 )
