@@ -91,19 +91,15 @@ def test_threads_that_put_again_at_once_are_served_together(group, log, threads,
 
 
 def test_one_that_stays_away_holds_up_nobody(group, log):
-    are_done, waits = threading.Event(), []
+    waits = []
     quick = [Putter(group, log, 50) for _ in range(4)]
-    away = Putter(group, log, 2, pause=lambda: waits.append(are_done.wait(PATIENCE_S)))
 
-    def come_back():
+    def stay_away():
         for putter in quick:
             putter.join(PATIENCE_S)
-        are_done.set()
+        waits.append(not any(putter.is_alive() for putter in quick))
 
-    watcher = threading.Timer(0.01, come_back)
-    watcher.start()
-    serve(group, log, [away, *quick])
-    watcher.join(PATIENCE_S)
+    serve(group, log, [Putter(group, log, 2, pause=stay_away), *quick])
     assert waits == [True, True]
 
 
