@@ -53,7 +53,7 @@ def check(data: bytes) -> None:
 
 def check_accounting(array: np.ndarray, *, check_crc: bool, missing: int) -> None:
     """Each byte is in one piece, also of a file that lacks some at its end."""
-    pieces, unwritten = [], []
+    pieces, unwritten, damaged = [], [], []
     size = len(array) + missing
     for batch in scan_window(
         array, base=BASE, check_crc=check_crc, batch_records=3, file_size=size
@@ -65,16 +65,17 @@ def check_accounting(array: np.ndarray, *, check_crc: bool, missing: int) -> Non
             pieces.append((start, start + size))
             check_decodes(array, start - BASE, columns, row, check_crc=check_crc)
         pieces += [(blank.physical_offset, BASE + len(array)) for blank in batch.blanks]
-        pieces += [damage.range for damage in batch.damage]
+        damaged += [damage.range for damage in batch.damage]
         if check_crc and len(columns):
             check_arrow(columns)
     reached = BASE
-    for start, stop in sorted(pieces):
+    for start, stop in sorted(pieces + damaged):
         assert start == reached
         assert stop > start
         reached = stop
     assert not array[reached - BASE :].any()
-    tail = reached if reached < BASE + len(array) else None
+    has_tail = reached < BASE + len(array) or reached in (stop for _, stop in damaged)
+    tail = reached if has_tail else None
     assert unwritten == [None] * (len(unwritten) - 1) + [tail]
 
 
