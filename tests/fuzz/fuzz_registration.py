@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rocketstore.errors import FormatError
 from rocketstore.format.metadata_json import TopicTable, decode_body, encode_body
-from rocketstore.nameserver.bodies import RegisterBrokerBody, unpack_registration
+from rocketstore.format.registration import RegisterBrokerBody, unpack_registration
 from rocketstore.nameserver.headers import RegisterBrokerHeader
 from rocketstore.nameserver.routes import RouteTable
 from support.fuzzing import check_mutations, fuzz_with_atheris

@@ -18,7 +18,8 @@ from rocketstore.format.metadata_json import (
     encode_body,
     loads,
 )
-from rocketstore.nameserver.bodies import RegisterBrokerBody, TopicRoute
+from rocketstore.format.registration import RegisterBrokerBody
+from rocketstore.nameserver.bodies import TopicRoute
 from rocketstore.nameserver.headers import (
     BrokerHeader,
     BrokerNameHeader,

@@ -11,8 +11,8 @@ from rocketstore.consuming.giving_back import RETRY_LIMIT
 from rocketstore.consuming.group import UNACKNOWLEDGED_LIMIT
 from rocketstore.delay.delivery import LOOK_MS, RETRY_MS
 from rocketstore.delay.levels import MOST_HELD
+from rocketstore.format.registration import LARGEST_REGISTRATION
 from rocketstore.metrics.http_server import MOST_PEERS, REQUEST_TIMEOUT_S
-from rocketstore.nameserver.bodies import LARGEST_REGISTRATION
 from rocketstore.nameserver.routes import SILENCE_MS
 from rocketstore.nameserver.service import PORT
 from rocketstore.nameserver.service import SCAN_S as BROKERS_S

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.metadata_json import TopicTable
-from rocketstore.format.registration import pack_registration
+from rocketstore.format.registration import RegisterBrokerBody, pack_registration
 from rocketstore.remoting.codes import RequestCode, ResponseCode
 from rocketstore.remoting.command import Command
 from rocketstore.remoting.frame import LONGEST_FRAME
@@ -176,8 +176,7 @@ class Registration:
             for name, one in known.topic_config_table.items()
         }
         if not self._settings.compressed_register:
-            wrapper = TopicTable(known.data_version, topics)
-            body = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
+            body = RegisterBrokerBody([], TopicTable(known.data_version, topics))
             plain = msgspec.json.encode(body)  # keys are texts
             if len(plain) <= LONGEST_PLAIN:
                 return plain, False

@@ -1,25 +1,11 @@
-"""Bodies of requests and replies: fastjson's JSON, and the packed form of a registration.
+"""Bodies of requests and replies: fastjson's JSON, with fields in alphabetical order as there.
 
-Fields stand in alphabetical order, which is fastjson's.
-
-Law: what is inflated is bounded, and no length is used before it is compared with what remains.
-How derived: RemotingSerializable and RegisterBrokerBody of 4.9.8.
+How derived: RemotingSerializable of 4.9.8.
 """
 
 from __future__ import annotations
 
-import io
-import zlib
-from typing import Final
-
 import msgspec
-
-from rocketstore.errors import FormatError
-from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable, decode_body
-from rocketstore.units import MiB
-
-LARGEST_REGISTRATION: Final = 64 * MiB
-"""What a packed registration may inflate to: some 600,000 topics."""
 
 
 class Body(msgspec.Struct, rename="camel"):
@@ -77,47 +63,3 @@ class SavedValues(Body):
     """``kvConfig.json``: values by namespace and key."""
 
     config_table: dict[str, dict[str, str]]
-
-
-class RegisterBrokerBody(Body):
-    """What a broker has: its filter servers and its topics."""
-
-    filter_server_list: list[str] | None = None
-    topic_config_serialize_wrapper: TopicTable | None = None
-
-
-def unpack_registration(data: bytes) -> RegisterBrokerBody:
-    """Return a registration of its packed form."""
-    inflater = zlib.decompressobj()
-    try:
-        packed = inflater.decompress(data, LARGEST_REGISTRATION)
-    except zlib.error as error:
-        raise FormatError(f"registration: {error}") from error
-    if not inflater.eof:
-        raise FormatError(f"registration: no end within {LARGEST_REGISTRATION} inflated bytes")
-    stream = io.BytesIO(packed)
-
-    def take(size: int) -> bytes:
-        start, found = stream.tell(), stream.read(size)
-        if (left := len(found)) < size:
-            raise FormatError("registration", offset=start, expected=f"{size} bytes", found=left)
-        return found
-
-    def number() -> int:
-        return int.from_bytes(take(4), "big")
-
-    version = decode_body(take(number()), DataVersion)
-    topics = [_unpacked_topic(take(number())) for _ in range(number())]
-    filters = decode_body(take(number()), list[str])
-    return RegisterBrokerBody(filters, TopicTable(version, {one.topic_name: one for one in topics}))
-
-
-def _unpacked_topic(text: bytes) -> TopicConfig:
-    try:
-        name, read, write, perm, filter_type = text.decode().split(" ")
-        return TopicConfig(
-            topic_name=name, read_queue_nums=int(read), write_queue_nums=int(write),
-            perm=int(perm), topic_filter_type=filter_type,
-        )  # fmt: skip
-    except ValueError as error:  # UnicodeDecodeError is one
-        raise FormatError(f"topic of a registration: {error}", found=text[:80]) from error

@@ -11,6 +11,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.format.metadata_json import DataVersion, TopicTable, decode_body, encode_body
+from rocketstore.format.registration import RegisterBrokerBody, unpack_registration
 from rocketstore.nameserver import bodies, headers
 from rocketstore.nameserver.key_values import ORDER_TOPICS, KeyValues
 from rocketstore.nameserver.routes import READ, SUB, UNIT, WRITE, RouteTable
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from rocketstore.remoting.requests import Call
 
 WITH_FILTERS_VERSION: Final = 37
-"""Brokers from V3_0_11 on send a `bodies.RegisterBrokerBody`, older ones their topics alone."""
+"""Brokers from V3_0_11 on send a `RegisterBrokerBody`, older ones their topics alone."""
 
 _ORDER_MESSAGES: Final = "orderMessageEnable"
 _NO_ROUTE: Final = (
@@ -182,14 +183,14 @@ def _done(act: Callable[[Any], None]) -> Callable[[Any, Call], Command]:
     return handle
 
 
-def _body_of(header: headers.RegisterBrokerHeader, command: Command) -> bodies.RegisterBrokerBody:
+def _body_of(header: headers.RegisterBrokerHeader, command: Command) -> RegisterBrokerBody:
     if not command.body:
-        return bodies.RegisterBrokerBody()
+        return RegisterBrokerBody()
     if command.version < WITH_FILTERS_VERSION:
-        return bodies.RegisterBrokerBody(None, decode_body(command.body, TopicTable))
+        return RegisterBrokerBody(None, decode_body(command.body, TopicTable))
     if header.compressed:
-        return bodies.unpack_registration(command.body)
-    return decode_body(command.body, bodies.RegisterBrokerBody)
+        return unpack_registration(command.body)
+    return decode_body(command.body, RegisterBrokerBody)
 
 
 def _listed(topics: list[str], address: str | None = None) -> Command:

@@ -17,7 +17,7 @@ from rocketstore.nameserver.headers import RegisterBrokerReply
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocketstore.nameserver.bodies import RegisterBrokerBody
+    from rocketstore.format.registration import RegisterBrokerBody
     from rocketstore.nameserver.headers import BrokerHeader, RegisterBrokerHeader, TopicHeader
 
 SILENCE_MS: Final = 120_000

@@ -12,8 +12,8 @@ from rocketstore.broker.registration import Registration
 from rocketstore.broker.settings import BrokerSettings
 from rocketstore.broker.topics import first_topics
 from rocketstore.errors import FieldRangeError, RemotingError
-from rocketstore.format.metadata_json import TopicConfig
-from rocketstore.nameserver.bodies import RegisterBrokerBody, decode_body, unpack_registration
+from rocketstore.format.metadata_json import TopicConfig, decode_body
+from rocketstore.format.registration import RegisterBrokerBody, unpack_registration
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.frame import LONGEST_FRAME
 from rocketstore.storage.files.disk import Disk

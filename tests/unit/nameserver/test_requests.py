@@ -6,6 +6,7 @@ import zlib
 import pytest
 
 from rocketstore.errors import FormatError
+from rocketstore.format import registration
 from rocketstore.format.metadata_json import (
     DataVersion,
     TopicConfig,
@@ -14,15 +15,12 @@ from rocketstore.format.metadata_json import (
     encode_body,
     loads,
 )
-from rocketstore.nameserver import bodies
-from rocketstore.nameserver.bodies import (
+from rocketstore.format.registration import (
     LARGEST_REGISTRATION,
     RegisterBrokerBody,
-    SavedValues,
-    TopicRoute,
-    ValueTable,
     unpack_registration,
 )
+from rocketstore.nameserver.bodies import SavedValues, TopicRoute, ValueTable
 from rocketstore.nameserver.headers import (
     AddedReply,
     BrokerHeader,
@@ -222,7 +220,7 @@ def test_a_packed_registration_that_lies_is_refused_and_changes_nothing(server, 
 
 def test_what_a_registration_inflates_to_is_bounded(monkeypatch):
     assert LARGEST_REGISTRATION == 64 * 1024 * 1024
-    monkeypatch.setattr(bodies, "LARGEST_REGISTRATION", 1000)
+    monkeypatch.setattr(registration, "LARGEST_REGISTRATION", 1000)
     with pytest.raises(FormatError, match="no end within 1000 inflated bytes"):
         unpack_registration(packed(sized(b"x" * 1_000_000)))
 

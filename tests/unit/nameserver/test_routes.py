@@ -3,7 +3,7 @@
 import pytest
 
 from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable
-from rocketstore.nameserver.bodies import RegisterBrokerBody
+from rocketstore.format.registration import RegisterBrokerBody
 from rocketstore.nameserver.headers import BrokerHeader, RegisterBrokerHeader, TopicHeader
 from rocketstore.nameserver.routes import READ, SUB, UNIT, WRITE, RouteTable
 

@@ -6,8 +6,8 @@ import pytest
 
 from rocketstore.errors import RemotingError
 from rocketstore.format.metadata_json import TopicConfig, TopicTable, encode_body
+from rocketstore.format.registration import RegisterBrokerBody
 from rocketstore.nameserver import service
-from rocketstore.nameserver.bodies import RegisterBrokerBody
 from rocketstore.nameserver.headers import RegisterBrokerHeader, TopicHeader
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.codes import RequestCode
