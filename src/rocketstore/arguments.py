@@ -11,7 +11,7 @@ import ast
 import collections.abc
 import os
 import re
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from numbers import Real
 from operator import index
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
@@ -21,11 +21,14 @@ from rocketstore.errors import ArgumentError, InvalidNameError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    _Rule = Callable[[Any], bool]
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _BYTES: Final = (bytes, bytearray, memoryview)
 _NOT_SEVERAL: Final = (str, collections.abc.Mapping, *_BYTES)
+_LOOKED_INTO: Final = (list, tuple, set, frozenset)
 _JUDGED: Final = ("Message", "RecoveryPolicy", "SparkSession", "StoreConfig")
 """Classes whose own checks have more to say."""
 _TIMES: Final = frozenset({"begin_ms", "end_ms", "timestamp_ms"})
@@ -48,11 +51,11 @@ def _is_number(value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and value == value  # noqa: PLR0124 - no NaN
 
 
-def _is_several(kind: type) -> Callable[[object], bool]:
+def _is_several(kind: type) -> _Rule:
     return lambda value: isinstance(value, kind) and not isinstance(value, _NOT_SEVERAL)
 
 
-_KINDS: Final[dict[str, Callable[[Any], bool]]] = {
+_KINDS: Final[dict[str, _Rule]] = {
     "Any": lambda _: True,
     "ArrivalListener": callable,
     "Callable": callable,
@@ -76,12 +79,12 @@ _KINDS: Final[dict[str, Callable[[Any], bool]]] = {
 
 
 @cache
-def _rules(expected: str) -> list[Callable[[object], bool]]:
+def _rules(expected: str) -> list[_Rule]:
     """Return what the parts of an annotation take; of a class, objects of that name."""
     return [_rule(*part.partition("[")[::2]) for part in re.split(r" \| (?![^\[]*\])", expected)]
 
 
-def _rule(head: str, inside: str) -> Callable[[Any], bool]:
+def _rule(head: str, inside: str) -> _Rule:
     if head == "Literal":
         choices = ast.literal_eval(f"({inside[:-1]},)")
         return lambda value: value in choices
@@ -89,15 +92,15 @@ def _rule(head: str, inside: str) -> Callable[[Any], bool]:
     if known is None:
         return lambda value: any(kind.__name__ == head for kind in type(value).__mro__)
     if head in ("Iterable", "Sequence"):
-        parts = _rules(inside[:-1])
-        return lambda value: (
-            known(value)
-            and not (
-                isinstance(value, (list, tuple, set, frozenset))
-                and any(not any(rule(one) for rule in parts) for one in value)
-            )
-        )
+        return partial(_is_made_of, known, _rules(inside[:-1]))
     return known
+
+
+def _is_made_of(known: _Rule, parts: list[_Rule], value: Any) -> bool:
+    """Whether a value is several things of a kind; an iterator's are known when it is used up."""
+    if not known(value) or not isinstance(value, _LOOKED_INTO):
+        return known(value)
+    return all(any(rule(one) for rule in parts) for one in value)
 
 
 def refuse_wrong(call: Callable[..., object], given: Mapping[str, object]) -> None:

@@ -17,7 +17,7 @@ cdef enum:
 cdef long long _FIRST, _LAST, _MOST_MESSAGES
 
 @cython.locals(value=cython.longlong)
-cdef int64_t whole_number(object number, object rounded) except? -1
+cdef int64_t in_64_bits(object number, object rounded) except? -1
 
 @cython.final
 cdef class KeySearch:

@@ -20,8 +20,7 @@ from operator import index
 
 import numpy as np
 
-from rocketstore.arguments import is_whole
-from rocketstore.arguments import whole_number as argument
+from rocketstore.arguments import is_whole, whole_number
 
 try:
     import cython
@@ -58,10 +57,10 @@ if not cython.compiled:
 _LAST = (1 << 63) - 1
 _FIRST = -1 - _LAST
 _MOST_MESSAGES = 1 << 30
-_count = partial(argument, "max_messages")
+_count = partial(whole_number, "max_messages")
 
 
-def whole_number(number: Any, rounded: Any) -> int:
+def in_64_bits(number: Any, rounded: Any) -> int:
     """Return a number, rounded if it is a fraction, or the nearest one that 64 bits hold."""
     value = view.number_of(number, 64)
     if value == view.NO_NUMBER:
@@ -89,9 +88,9 @@ class KeySearch:
         self, topic: str, key: str, begin_ms: int, end_ms: int | None, max_messages: int
     ) -> list[StoredMessage]:
         """Return the messages of a topic that carry a key, newest first; see ``Reader.find``."""
-        first = whole_number(begin_ms, ceil)
-        last = _LAST if end_ms is None else whole_number(end_ms, floor)
-        most = min(whole_number(max_messages, _count), _MOST_MESSAGES)
+        first = in_64_bits(begin_ms, ceil)
+        last = _LAST if end_ms is None else in_64_bits(end_ms, floor)
+        most = min(in_64_bits(max_messages, _count), _MOST_MESSAGES)
         if first > last or most <= 0:
             return []
         one = Lookup.__new__(Lookup)

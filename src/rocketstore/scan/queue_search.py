@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 CHUNK_ENTRIES: Final = 3276
 CHUNK_BYTES: Final = CHUNK_ENTRIES * ENTRY_SIZE_BYTES
+"""About 64 KiB, a whole number of entries."""
+assert 64 * KiB >= CHUNK_BYTES
 
 _PIECE: Final = 64
 """Entries that are made values of Python at once: often the first one is all that is wanted."""
-"""About 64 KiB, a whole number of entries."""
-assert 64 * KiB >= CHUNK_BYTES
 
 _base_of: Final = attrgetter("base")
 

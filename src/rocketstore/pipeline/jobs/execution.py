@@ -121,7 +121,7 @@ def plain_failure() -> Iterator[None]:
         chain, before = [error], error.__context__
         while isinstance(before, (PySparkException, Py4JError)):
             chain, before = [before, *chain], before.__context__
-        # What came first is the reason, in PySpark's words; a clean-up that failed later is none.
+        # What came first is the reason, in PySpark's words, not a clean-up that failed after it.
         first = next((one for one in chain if isinstance(one, PySparkException)), chain[0])
         said = str(first)
         if first is error and isinstance(error, AttributeError) and "'NoneType'" not in said:
