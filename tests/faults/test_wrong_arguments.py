@@ -5,9 +5,11 @@ a bool or a fraction for a number, one thing for several. It is taken, or refuse
 package; never by one of Python's from inside, and never so that a later call fails.
 """
 
+import asyncio
 import enum
 import inspect
 import itertools
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -38,8 +40,12 @@ from rocketstore import (
     repair_store,
     verify_store,
 )
+from rocketstore.aio import AsyncConsumer, AsyncMessageStore
+from rocketstore.broker.settings import BrokerSettings
+from rocketstore.broker.testing import Broker
 from rocketstore.consuming.consumer import Consumer
 from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.rules.topics import is_system
 from rocketstore.storage.opening import LONGEST_ROOT
 from rocketstore.storage.threads import Bell
 from support.clock import Clock
@@ -345,6 +351,67 @@ def test_jobs_on_spark_refuse_wrong_arguments_before_they_use_spark(tmp_path: Pa
             with pytest.raises((ArgumentError, ConfigError), match=argument):
                 job(**given | {argument: one})
     assert not any((tmp_path / place).exists() for place in ("target", "out"))
+
+
+def test_wrong_arguments_of_calls_that_are_awaited_are_named(store: MessageStore) -> None:
+    opened = AsyncMessageStore(store)
+    consumer = opened.consume("orders", "awaiting", start="first")
+    public = {
+        *inspect.getmembers(AsyncMessageStore, inspect.isfunction),
+        *inspect.getmembers(AsyncConsumer, inspect.isfunction),
+    }
+    message = Message(topic="orders", body=b"b")
+    first = asyncio.run(consumer.poll(30))
+    group = {"topics": "orders", "group": "g", "idle_timeout_s": 0.0, "start": "last"}
+    rows: dict[str, Row] = {
+        "put": (opened.put, {"message": message, "queue_id": 0}),
+        "put_batch": (opened.put_batch, {"messages": [message], "queue_id": 0}),
+        "get": (opened.get, QUEUE | {"offset": 0, "max_messages": 32, "tags": None}),
+        "wait_for": (opened.wait_for, QUEUE | {"offset": 0, "timeout_s": 0.0}),
+        "wait_dispatched": (opened.wait_dispatched, {"physical_offset": None, "timeout_s": 0.0}),
+        "consume": (opened.consume, group),
+        "poll": (consumer.poll, {"timeout_s": 0.0}),
+        "give_back": (consumer.give_back, {"message": first, "delay_level": 0}),
+        "acknowledge": (consumer.acknowledge, {"message": first}),
+    }
+    faults = []
+    for name, (call, good) in rows.items():
+
+        def done(call: Callable[..., Any] = call, **given: Any) -> None:
+            async def awaited() -> None:
+                result = call(**given)
+                if isinstance(result, AsyncConsumer):
+                    async with result:
+                        await anext(result, None)
+                elif inspect.isawaitable(result):
+                    await result
+
+            asyncio.run(awaited())
+
+        faults += faults_of(f"aio.{name}", done, good)
+    assert faults == [], "\n".join(faults)
+    names = {name for name, _ in public if not name.startswith("_")}
+    assert names - {"flush", "close"} - rows.keys() == set(), "give these a row"
+
+
+def test_wrong_arguments_of_a_broker_in_a_test_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for argument, wrong in ((name, one) for name in ("path", "config") for one in WRONG):
+        if wrong is not None and not isinstance(wrong, (str, Path)):
+            with pytest.raises((ArgumentError, ConfigError), match=argument):
+                Broker(**{argument: wrong})
+    for field, wrong in ((name, one) for name in BrokerSettings.__struct_fields__ for one in WRONG):
+        with suppress(ConfigError):
+            BrokerSettings(**{field: wrong})
+    with Broker() as broker:
+        good = {"topic": "orders", "queue_count": 1}
+        assert list(faults_of("make_topic", broker.make_topic, good)) == []
+        table = broker.store.layout.root / "config" / "topics.json"
+        made = json.loads(table.read_text("utf-8"))["topicConfigTable"].keys()
+    assert {name for name in made if not is_system(name)} == {"orders", "1"}
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("field", StoreConfig.__struct_fields__)

@@ -13,6 +13,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from rocketstore.arguments import checked
 from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.loop import Loop
 from rocketstore.broker.registration import Registration
@@ -23,6 +24,7 @@ from rocketstore.config.sources import listening_host
 from rocketstore.errors import RemotingError
 from rocketstore.events import get_logger
 from rocketstore.format.host import address_text
+from rocketstore.format.refusals import check_topic
 from rocketstore.nameserver.service import serving
 from rocketstore.remoting.channel import Turns
 from rocketstore.remoting.client import RemotingClient
@@ -115,6 +117,7 @@ class BrokerService(Service):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 running.loop.call_soon_threadsafe(running.stopped.set)
 
+    @checked
     def make_topic(self, topic: str, queue_count: int = 4) -> None:
         """Make a topic, or change how many queues it has, and tell the name servers.
 
@@ -123,13 +126,14 @@ class BrokerService(Service):
 
         Raises
         ------
-        ResponseError
+        InvalidNameError, ResponseError
             No topic may have this name, or so many queues.
         RemotingError
             The broker is not running.
         """
         if (running := self._running) is None:
             raise RemotingError(f"broker {self.settings.broker_name} is not running")
+        topic = str(check_topic(topic))  # also where it is NumPy's
         header = CreateTopicHeader(
             topic=topic, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=READ_WRITE
         )

@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from rocketstore.arguments import checked
 from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BrokerSettings
 from rocketstore.config import StoreConfig
@@ -51,11 +52,12 @@ class Broker:
     name_server: str
     address: str
 
+    @checked
     def __init__(
         self, path: Path | str | None = None, config: StoreConfig | None = None, **settings: Any
     ) -> None:
         self._path = None if path is None else Path(path)
-        self._config = StoreConfig.small() if config is None else config
+        self._config = StoreConfig.small() if config is None else StoreConfig.of(config)
         self._wanted = {
             "broker_name": "broker-a", "listen_port": 0, "namesrv_port": 0, **settings,
         }  # fmt: skip
