@@ -46,7 +46,7 @@ def expected(counts: dict[str, int]) -> dict[str, dict[int, bytes]]:
 
 @pytest.fixture(autouse=True)
 def _long_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let little of a log be its tail, as in one of more than 32 MiB."""
+    """Let little of a log be its tail, as in one of more than 8 MiB."""
     monkeypatch.setattr(recover, "CLEAN_TAIL_BYTES", 1_500)
 
 

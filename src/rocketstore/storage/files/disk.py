@@ -20,6 +20,7 @@ import errno
 import functools
 import os
 import shutil
+import stat
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -125,9 +126,8 @@ def read_whole(path: Path) -> bytes:
     for, that it is no file.
     """
     try:
-        if path.is_file():
+        if stat.S_ISREG(path.stat().st_mode):
             return path.read_bytes()
-        path.stat()
     except FileNotFoundError:
         if not path.is_symlink():
             raise

@@ -64,7 +64,7 @@ def test_a_clean_stop_leaves_nothing_to_recover(tmp_path: Path) -> None:
 def test_after_a_clean_stop_only_the_end_of_the_log_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert 32 * MiB == recover.CLEAN_TAIL_BYTES
+    assert 8 * MiB == recover.CLEAN_TAIL_BYTES
     monkeypatch.setattr(recover, "CLEAN_TAIL_BYTES", 4096)
     clock, config = Clock(), StoreConfig.small(mapped_file_size_commit_log=1 << 20)
     with MessageStore.open(tmp_path, config, clock=clock, threads=False) as store:
