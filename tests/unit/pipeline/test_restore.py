@@ -25,6 +25,7 @@ from rocketstore.errors import (
 from rocketstore.format.file_name import file_name
 from rocketstore.pipeline.jobs.archive import archive_table
 from rocketstore.pipeline.jobs.archive.archive_table import EXTENT_SCHEMA, Archive, read_rows
+from rocketstore.pipeline.jobs import publishing
 from rocketstore.pipeline.jobs.execution import map_tasks
 from rocketstore.pipeline.jobs.restore import restore_task
 from rocketstore.pipeline.jobs.restore.restore_job import lay_out
@@ -593,6 +594,7 @@ def test_a_restore_killed_at_any_step_leaves_nothing_and_the_next_is_whole(
                 patched.setattr(owner, name, dying(getattr(owner, name)))
             patched.setattr(Path, "unlink", lambda *_, **__: None)
             patched.setattr(shutil, "rmtree", dying(lambda *_, **__: None))
+            patched.setattr(publishing, "PAUSE_S", 0)
             try:
                 restored(archive, tmp_path / "back")
             except Killed:
