@@ -1,6 +1,5 @@
 """SIGKILL at any moment: nothing that was acknowledged or seen is lost, in either flush mode."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ STORES = range(max(1, -(-kill_count() // (2 * CYCLES))))
 
 
 @pytest.fixture(scope="module")
-def writer() -> Iterator[CrashWriter]:
+def writer():
     with CrashWriter() as process:
         yield process
 
@@ -61,9 +60,7 @@ class Witness:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("flush", [flush.value for flush in FlushDiskType])
 @pytest.mark.parametrize("number", STORES)
-def test_a_store_survives_kill_after_kill(
-    writer: CrashWriter, tmp_path_factory: pytest.TempPathFactory, flush: str, number: int
-) -> None:
+def test_a_store_survives_kill_after_kill(writer, tmp_path_factory, flush, number):
     root = tmp_path_factory.mktemp("on_disk")
     seed = base_seed() + number
     witness = Witness()

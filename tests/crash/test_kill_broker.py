@@ -139,9 +139,7 @@ async def live(root: Path, flush: FlushDiskType, chance: random.Random) -> Life:
 
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-def test_clients_of_killed_brokers_lose_nothing_and_keep_order(
-    tmp_path: Path, flush: FlushDiskType
-) -> None:
+def test_clients_of_killed_brokers_lose_nothing_and_keep_order(tmp_path, flush):
     life = asyncio.run(live(tmp_path / "store", flush, random.Random(flush.value)))
     assert life.producer.refused
     for name, journal in life.journals.items():

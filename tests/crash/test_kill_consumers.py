@@ -38,7 +38,7 @@ def run_until_killed(root: Path, first: int, done_count: int) -> list[list[str]]
     return [line.decode().split() for line in lines]
 
 
-def test_killed_consumers_skip_nothing_and_get_the_rest_again(tmp_path: Path) -> None:
+def test_killed_consumers_skip_nothing_and_get_the_rest_again(tmp_path):
     root, chance = tmp_path / "store", random.Random(7)
     put: set[int] = set()
     first = 0

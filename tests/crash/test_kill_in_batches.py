@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 from support.batch_stores import BATCHES, mark, open_batches
 from support.reading import pages_of
@@ -29,7 +28,7 @@ KILLS = 4
 LINES = 60
 
 
-def test_killed_writers_leave_every_acknowledged_batch_whole(tmp_path: Path) -> None:
+def test_killed_writers_leave_every_acknowledged_batch_whole(tmp_path):
     root = tmp_path / "store"
     mark(root, BATCHES)
     acknowledged: dict[int, list[str]] = {}

@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from pathlib import Path
 
 from rocketstore import MessageStore
 from support.delay_writer import TOPIC, DelayWriter, delay_config, is_all_delivered
@@ -15,7 +14,7 @@ STEPS_MAX = 30
 """About as many steps as a life has that no kill ends."""
 
 
-def test_each_message_is_delivered_once_over_kill_after_kill(root: Path) -> None:
+def test_each_message_is_delivered_once_over_kill_after_kill(root):
     choices = random.Random(base_seed())
     killed = 0
     with DelayWriter() as writer:

@@ -34,7 +34,7 @@ def body(topic: str, number: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+def whole(tmp_path_factory):
     root, clock = tmp_path_factory.mktemp("whole") / "store", Clock()
     with MessageStore.open(root, CONFIG, clock=clock, threads=False) as store:
         for topic in TOPICS:
@@ -59,12 +59,7 @@ def killed(root: Path, what: Literal["queues", "index"], number: int, now_ms: in
 
 @pytest.mark.parametrize("policy", list(RecoveryPolicy))
 @pytest.mark.parametrize("what", ["queues", "index"])
-def test_a_killed_rebuild_is_ended_by_the_next_opening(
-    whole: tuple[Path, int],
-    tmp_path: Path,
-    what: Literal["queues", "index"],
-    policy: RecoveryPolicy,
-) -> None:
+def test_a_killed_rebuild_is_ended_by_the_next_opening(whole, tmp_path, what, policy):
     number, is_over, clock = 0, False, Clock(whole[1])
     while not is_over:
         root = shutil.copytree(whole[0], tmp_path / "store")

@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from pathlib import Path
 
 from rocketstore import EndStatus, MessageStore
 from rocketstore.transaction.ledger import open_transactions
@@ -23,7 +22,7 @@ STEPS_MAX = 70
 """About as many steps as a life has that no kill ends."""
 
 
-def test_each_transaction_ends_once_over_kill_after_kill(root: Path) -> None:
+def test_each_transaction_ends_once_over_kill_after_kill(root):
     choices = random.Random(base_seed())
     killed = 0
     with TransactionWriter() as writer:

@@ -11,7 +11,7 @@ ACKNOWLEDGED = 500
 KILLS = 3
 
 
-def test_a_kill_takes_the_latest_messages_only_and_none_that_was_seen(tmp_path: Path) -> None:
+def test_a_kill_takes_the_latest_messages_only_and_none_that_was_seen(tmp_path):
     known = [0] * QUEUE_COUNT
     for _ in range(KILLS):
         seen: list[int] = []

@@ -33,15 +33,13 @@ def run(directory: Path, seed: int, forgets: Forgets | None = None, *, pool: boo
 
 
 @pytest.mark.parametrize("seeds", BATCHES, ids=lambda seeds: f"seeds-{seeds[0]}-to-{seeds[-1]}")
-def test_what_was_promised_outlives_the_power(tmp_path: Path, seeds: range) -> None:
+def test_what_was_promised_outlives_the_power(tmp_path, seeds):
     for seed in seeds:
         run(tmp_path / str(seed), seed)
 
 
 @pytest.mark.parametrize("seeds", BATCHES[-2:], ids=lambda seeds: f"from-{seeds[0]}")
-def test_with_a_transient_pool_what_was_flushed_outlives_the_power(
-    tmp_path: Path, seeds: range
-) -> None:
+def test_with_a_transient_pool_what_was_flushed_outlives_the_power(tmp_path, seeds):
     for seed in seeds:
         run(tmp_path / str(seed), seed, pool=True)
 
@@ -91,7 +89,7 @@ KNOWN_SEEDS = {
 
 
 @pytest.mark.parametrize("sync", SYNCS)
-def test_without_this_sync_some_cut_loses_something(tmp_path: Path, sync: str) -> None:
+def test_without_this_sync_some_cut_loses_something(tmp_path, sync):
     for seed in dict.fromkeys((KNOWN_SEEDS.get(sync, 0), *range(60))):
         try:
             run(tmp_path / str(seed), seed, forgets=SYNCS[sync])
@@ -100,9 +98,7 @@ def test_without_this_sync_some_cut_loses_something(tmp_path: Path, sync: str) -
     pytest.fail("60 seeds noticed nothing: either the sync is not needed, or the test is blind")
 
 
-def test_the_checkpoint_needs_no_sync_of_its_own_because_an_older_one_is_as_true(
-    tmp_path: Path,
-) -> None:
+def test_the_checkpoint_needs_no_sync_of_its_own_because_an_older_one_is_as_true(tmp_path):
     def forgets(call: str, path: Path) -> bool:
         return call == "fdatasync" and path.name == "checkpoint"
 

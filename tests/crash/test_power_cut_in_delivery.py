@@ -75,5 +75,5 @@ def _bodies(store: MessageStore, topic: str, queue_id: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("seeds", BATCHES, ids=batch_name)
-def test_each_message_that_outlives_the_power_is_delivered_once(seeds: range) -> None:
+def test_each_message_that_outlives_the_power_is_delivered_once(seeds):
     run_trials(Deliveries, seeds)

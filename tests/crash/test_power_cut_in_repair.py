@@ -2,7 +2,6 @@
 
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,7 +38,7 @@ TRIED = tried_by(STEPS)
 
 
 @pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def healthy(tmp_path_factory):
     """A store of several files of each kind, closed in order."""
     root = tmp_path_factory.mktemp("healthy") / "store"
     take_steps(root, CONFIG, STEPS, NOW_MS - 1_000_000)
@@ -155,9 +154,7 @@ def check_repaired(root: Path, intact: set[int], lost: list[ByteRange]) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_repair_cut_short_is_ended_by_the_next_repair_or_opening(
-    healthy: Path, tmp_path: Path, fault: Callable[[Path], None]
-) -> None:
+def test_a_repair_cut_short_is_ended_by_the_next_repair_or_opening(healthy, tmp_path, fault):
     damaged = tmp_path / "damaged"
     shutil.copytree(healthy, damaged)
     fault(damaged)
@@ -186,9 +183,7 @@ def test_a_repair_cut_short_is_ended_by_the_next_repair_or_opening(
 
 
 @pytest.mark.parametrize("fault", [None, *FAULTS])
-def test_what_a_repair_calls_clean_is_on_the_disk(
-    tmp_path: Path, fault: Callable[[Path], None] | None
-) -> None:
+def test_what_a_repair_calls_clean_is_on_the_disk(tmp_path, fault):
     root, after = tmp_path / "root", tmp_path / "after"
     root.mkdir()
     disk = ShadowDisk(root)

@@ -133,11 +133,11 @@ class Endings(Trial):
 
 
 @pytest.fixture(autouse=True)
-def _moves_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def _moves_all_the_time(monkeypatch):
     monkeypatch.setattr(transactions, "SETTLE_EVERY", 2)
     monkeypatch.setattr(ledger, "LONGEST", 3)
 
 
 @pytest.mark.parametrize("seeds", BATCHES, ids=batch_name)
-def test_each_transaction_that_outlives_the_power_ends_once(seeds: range) -> None:
+def test_each_transaction_that_outlives_the_power_ends_once(seeds):
     run_trials(Endings, seeds)

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-from pathlib import Path
 
 import pytest
 
@@ -56,9 +55,7 @@ def consume_all(desk: Desk) -> int:
     ("call", "code"),
     [("allocate", errno.ENOSPC), ("create_file", errno.EMFILE), ("create_file", errno.EIO)],
 )
-def test_next_file_that_cannot_be_made_is_said_and_consumers_go_on(
-    tmp_path: Path, call: str, code: int
-) -> None:
+def test_next_file_that_cannot_be_made_is_said_and_consumers_go_on(tmp_path, call, code):
     disk = FaultyDisk(HEALTHY)
     desk = Desk(tmp_path, small_config(), disk=disk)
     assert desk.send("orders", BODY).code == 0
@@ -75,7 +72,7 @@ def test_next_file_that_cannot_be_made_is_said_and_consumers_go_on(
     desk.close()
 
 
-def test_full_disk_refuses_sends_until_there_is_room_and_consumers_go_on(tmp_path: Path) -> None:
+def test_full_disk_refuses_sends_until_there_is_room_and_consumers_go_on(tmp_path):
     desk = Desk(tmp_path, small_config())
     assert desk.send("orders", BODY).code == 0
     flags = desk.store.running_flags
@@ -91,9 +88,7 @@ def test_full_disk_refuses_sends_until_there_is_room_and_consumers_go_on(tmp_pat
     desk.close()
 
 
-def test_failed_sync_refuses_this_send_and_all_later_ones_and_consumers_go_on(
-    tmp_path: Path,
-) -> None:
+def test_failed_sync_refuses_this_send_and_all_later_ones_and_consumers_go_on(tmp_path):
     disk = FaultyDisk(HEALTHY)
     config = small_config(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     fields = {letter: str(value) for letter, value in SEND.items()}

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -29,7 +28,7 @@ def sockets() -> set[tuple[str, str]]:
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
-def _loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _loop(request, monkeypatch):
     if request.param == "asyncio":
         monkeypatch.setattr("rocketstore.broker.service.new_event_loop", asyncio.new_event_loop)
     else:
@@ -37,7 +36,7 @@ def _loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("_loop")
-def test_a_child_has_no_port_and_no_connection_of_a_broker() -> None:
+def test_a_child_has_no_port_and_no_connection_of_a_broker():
     ports, before = listening(), sockets()
     with Broker() as broker, Wire(broker.address) as wire:
         assert wire.ask(310, SEND, b"x").code == 0
@@ -63,16 +62,14 @@ def check_child(ports: set[object], own: set[tuple[str, str]]) -> None:
     assert own <= sockets()  # that of the test itself is another's
 
 
-def test_a_child_that_ends_a_broker_leaves_the_parent_s_files() -> None:
+def test_a_child_that_ends_a_broker_leaves_the_parent_s_files():
     with Broker() as broker:
         in_child(broker.close)
         assert broker.store.layout.root.exists()
 
 
 @pytest.mark.parametrize("ends", ["closed", "forked"])
-def test_every_request_of_a_store_that_is_gone_is_refused_and_writes_nothing(
-    tmp_path: Path, ends: str
-) -> None:
+def test_every_request_of_a_store_that_is_gone_is_refused_and_writes_nothing(tmp_path, ends):
     desk = Desk(tmp_path)
     desk.send("orders")
     if ends == "closed":

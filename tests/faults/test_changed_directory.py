@@ -5,7 +5,6 @@ A daemon goes to ``/``, a notebook or a test to a directory of its own, while th
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,7 +18,7 @@ LOGS = (None, "logs/one,logs/two")
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def elsewhere(tmp_path, monkeypatch):
     """A directory without anything in it; the program is in another one."""
     (tmp_path / "here").mkdir()
     (tmp_path / "elsewhere").mkdir()
@@ -44,9 +43,7 @@ def check(store: MessageStore, count: int) -> None:
 
 
 @pytest.mark.parametrize("logs", LOGS)
-def test_an_open_store_stays_where_it_is(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, logs: str | None
-) -> None:
+def test_an_open_store_stays_where_it_is(elsewhere, monkeypatch, logs):
     with MessageStore.open("store", config(logs)) as store:
         put(store, range(10))
         monkeypatch.chdir(elsewhere)
@@ -67,7 +64,7 @@ def test_an_open_store_stays_where_it_is(
     assert not repair_store("store", config(logs)).is_changed
 
 
-def test_so_does_one_of_asyncio(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_does_one_of_asyncio(elsewhere, monkeypatch):
     async def fill() -> None:
         async with open_async("store", config(None)) as store:
             monkeypatch.chdir(elsewhere)
@@ -78,9 +75,7 @@ def test_so_does_one_of_asyncio(elsewhere: Path, monkeypatch: pytest.MonkeyPatch
     assert not list(elsewhere.iterdir())
 
 
-def test_where_the_program_is_nowhere_the_error_says_so(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_program_is_nowhere_the_error_says_so(elsewhere, monkeypatch):
     monkeypatch.chdir(elsewhere)
     elsewhere.rmdir()
     doors: list[Callable[[], object]] = [

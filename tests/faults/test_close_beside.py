@@ -71,9 +71,7 @@ def copied(root: Path) -> MessageStore:
 
 
 @pytest.mark.parametrize("name", READS)
-def test_a_read_beside_close_answers_the_truth_or_that_it_was_closed(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_read_beside_close_answers_the_truth_or_that_it_was_closed(name, tmp_path):
     begin(tmp_path / "begun")
     with copied(tmp_path) as store:
         expected = READS[name](store)
@@ -101,7 +99,7 @@ def is_honest(outcome: object) -> bool:
 
 
 @pytest.mark.parametrize("name", CHANGES | SERVICES)
-def test_a_change_beside_close_is_made_or_refused(name: str, tmp_path: Path) -> None:
+def test_a_change_beside_close_is_made_or_refused(name, tmp_path):
     begin(tmp_path / "begun")
     wrong = {
         f"{where}: {outcome!r:.200}"

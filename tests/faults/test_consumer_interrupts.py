@@ -5,7 +5,6 @@ nothing.
 """
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
@@ -21,7 +20,7 @@ QUEUES = 2
 
 
 @pytest.fixture
-def store() -> Iterator[MessageStore]:
+def store():
     with (
         memory_directory() as root,
         MessageStore.open(root / "store", small_config(), threads=False) as opened,
@@ -69,9 +68,7 @@ class Work:
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["alone", "with another"])
-def test_an_interrupt_anywhere_leaves_the_rest_to_the_next_consumer(
-    store: MessageStore, *, other: bool
-) -> None:
+def test_an_interrupt_anywhere_leaves_the_rest_to_the_next_consumer(store, *, other):
     interrupts = InterruptAt("consuming")
     for line in itertools.count(1):
         for queue_id in range(QUEUES):
@@ -92,9 +89,7 @@ def test_an_interrupt_anywhere_leaves_the_rest_to_the_next_consumer(
     assert store.max_offset("%DLQ%g", 0) > 0
 
 
-def test_an_interrupt_while_a_consumer_is_closed_lets_it_be_closed_again(
-    store: MessageStore,
-) -> None:
+def test_an_interrupt_while_a_consumer_is_closed_lets_it_be_closed_again(store):
     interrupts = InterruptAt("consuming")
     for line in itertools.count(1):
         consumer = store.consume("T", "c")

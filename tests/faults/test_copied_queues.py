@@ -34,7 +34,7 @@ def put(store: MessageStore, topic: str, count: int, first: int = 0) -> None:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     with opened(tmp_path) as store:
         put(store, "orders", COUNT)
     return tmp_path
@@ -78,9 +78,7 @@ DOORS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("name", COPIES)
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("is_crashed", [False, True])
-def test_a_copy_beside_its_queue_is_left_or_kept_whole(
-    root: Path, name: str, door: str, *, is_crashed: bool
-) -> None:
+def test_a_copy_beside_its_queue_is_left_or_kept_whole(root, name, door, *, is_crashed):
     before = copied(root, name)
     if is_crashed:
         crashed(root)
@@ -92,7 +90,7 @@ def test_a_copy_beside_its_queue_is_left_or_kept_whole(
     assert kept(root, name).items() >= before.items()
 
 
-def test_an_open_says_what_it_moved(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_open_says_what_it_moved(root, caplog):
     copied(root, "orders.bak")
     with caplog.at_level(logging.INFO, logger="rocketstore"), opened(root) as store:
         (cut,) = [one for one in store.recovery.findings if one.kind == "queue-cut"]
@@ -106,7 +104,7 @@ def test_an_open_says_what_it_moved(root: Path, caplog: pytest.LogCaptureFixture
     assert verify_store(root, CONFIG, now_ms=NOW_MS).findings == []
 
 
-def test_a_reader_sees_no_message_of_a_copy(root: Path) -> None:
+def test_a_reader_sees_no_message_of_a_copy(root):
     for name in COPIES:
         copied(root, name)
     with MessageStore.open(root, CONFIG, read_only=True) as reader:
@@ -118,7 +116,7 @@ def test_a_reader_sees_no_message_of_a_copy(root: Path) -> None:
     assert {one.topic for one in report.findings} == {*COPIES}
 
 
-def test_a_topic_whose_name_a_copy_had_begins_at_its_first_message(root: Path) -> None:
+def test_a_topic_whose_name_a_copy_had_begins_at_its_first_message(root):
     before = copied(root, "orders_20240101")
     with opened(root) as store:
         put(store, "orders_20240101", 3)
@@ -132,7 +130,7 @@ def test_a_topic_whose_name_a_copy_had_begins_at_its_first_message(root: Path) -
         assert store.max_offset("orders_20240101", 0) == 3
 
 
-def test_other_copies_are_left_where_they_are(root: Path) -> None:
+def test_other_copies_are_left_where_they_are(root):
     queues = root / "consumequeue"
     shutil.copytree(queues / "orders" / "0", queues / "orders" / "0.bak")
     shutil.copytree(queues / "orders" / "0", queues / "orders" / "0 (copy)")
@@ -164,7 +162,7 @@ def test_other_copies_are_left_where_they_are(root: Path) -> None:
         assert state() == before
 
 
-def test_entries_that_end_a_queue_are_copied_before_they_are_cut(root: Path) -> None:
+def test_entries_that_end_a_queue_are_copied_before_they_are_cut(root):
     with opened(root) as store:
         put(store, "other", 5)
     queues = root / "consumequeue"
@@ -178,7 +176,7 @@ def test_entries_that_end_a_queue_are_copied_before_they_are_cut(root: Path) -> 
     assert copy.read_bytes() == theirs.rstrip(b"\0")
 
 
-def test_numbers_whose_places_are_kept_are_copied_once(root: Path) -> None:
+def test_numbers_whose_places_are_kept_are_copied_once(root):
     max((root / "commitlog").iterdir()).unlink()
     for _ in range(3):
         crashed(root)
@@ -192,8 +190,8 @@ def test_numbers_whose_places_are_kept_are_copied_once(root: Path) -> None:
 @pytest.mark.parametrize("tail", [1, 32 * MiB], ids=["long log", "short log"])
 @pytest.mark.parametrize("is_idle", [False, True])
 def test_queues_of_another_store_are_made_again_from_the_log(
-    root: Path, monkeypatch: pytest.MonkeyPatch, known: str, count: int, tail: int, *, is_idle: bool
-) -> None:
+    root, monkeypatch, known, count, tail, *, is_idle
+):
     """Its entries point into other records: a log of the same topics, of another broker."""
     monkeypatch.setattr(recover, "CLEAN_TAIL_BYTES", tail)
     if is_idle:
@@ -225,7 +223,7 @@ def test_queues_of_another_store_are_made_again_from_the_log(
 
 
 @pytest.mark.parametrize("known", ["own", "none"])
-def test_entries_in_another_order_than_the_log_s_cost_no_message(root: Path, known: str) -> None:
+def test_entries_in_another_order_than_the_log_s_cost_no_message(root, known):
     """Entries that point past the log's end, after which dispatch puts right ones."""
     path = max((root / "consumequeue" / "orders" / "0").iterdir())
     with opened(root) as store:

@@ -23,7 +23,7 @@ def create(directory: Path, disk: Disk | None = None) -> MappedFile:
     return MappedFile.create(directory / "file", base=0, size=SIZE, disk=disk or Disk())
 
 
-def test_a_lent_descriptor_stays_open_when_another_thread_closes_it(tmp_path: Path) -> None:
+def test_a_lent_descriptor_stays_open_when_another_thread_closes_it(tmp_path):
     before = open_descriptors(tmp_path)
     file = create(tmp_path)
     with file.descriptor() as descriptor:
@@ -34,7 +34,7 @@ def test_a_lent_descriptor_stays_open_when_another_thread_closes_it(tmp_path: Pa
     assert open_descriptors(tmp_path) == before
 
 
-def test_a_descriptor_that_nobody_borrowed_is_closed_at_once(tmp_path: Path) -> None:
+def test_a_descriptor_that_nobody_borrowed_is_closed_at_once(tmp_path):
     before = open_descriptors(tmp_path)
     file = create(tmp_path)
     file.close_descriptor()
@@ -59,7 +59,7 @@ class SlowSync(Disk):
         super().fdatasync(descriptor, path)
 
 
-def test_a_sync_never_syncs_the_file_that_got_the_number_meanwhile(tmp_path: Path) -> None:
+def test_a_sync_never_syncs_the_file_that_got_the_number_meanwhile(tmp_path):
     disk = SlowSync()
     file = create(tmp_path, disk)
     append_bytes(file, b"abc")
@@ -75,7 +75,7 @@ def test_a_sync_never_syncs_the_file_that_got_the_number_meanwhile(tmp_path: Pat
     assert file.flushed_position == 3
 
 
-def test_reading_while_another_thread_closes_always_reads_this_file(tmp_path: Path) -> None:
+def test_reading_while_another_thread_closes_always_reads_this_file(tmp_path):
     file = create(tmp_path)
     append_bytes(file, b"mine" * 100)
     stop = threading.Event()
@@ -94,14 +94,14 @@ def test_reading_while_another_thread_closes_always_reads_this_file(tmp_path: Pa
         closer.join()
 
 
-def test_a_file_that_retention_deleted_needs_no_sync(tmp_path: Path) -> None:
+def test_a_file_that_retention_deleted_needs_no_sync(tmp_path):
     file = create(tmp_path)
     append_bytes(file, b"abc")
     file.destroy(0, now_ms=0)
     file.sync()
 
 
-def test_a_file_that_somebody_else_deleted_fails_its_sync(tmp_path: Path) -> None:
+def test_a_file_that_somebody_else_deleted_fails_its_sync(tmp_path):
     file = create(tmp_path)
     append_bytes(file, b"abc")
     file.close_descriptor()
@@ -110,7 +110,7 @@ def test_a_file_that_somebody_else_deleted_fails_its_sync(tmp_path: Path) -> Non
         file.sync()
 
 
-def test_a_queue_whose_first_file_expired_is_flushed_without_it(tmp_path: Path) -> None:
+def test_a_queue_whose_first_file_expired_is_flushed_without_it(tmp_path):
     table = ConsumeQueueTable(tmp_path, 200, disk=Disk(), log_min_offset=lambda: 0)
     queue = table.get_or_create(QueueKey("orders", 0))
     assert queue is not None
@@ -123,7 +123,7 @@ def test_a_queue_whose_first_file_expired_is_flushed_without_it(tmp_path: Path) 
     assert table.flush()
 
 
-def test_a_mapping_made_while_another_thread_closes_is_of_this_file(tmp_path: Path) -> None:
+def test_a_mapping_made_while_another_thread_closes_is_of_this_file(tmp_path):
     file = create(tmp_path)
     append_bytes(file, b"mine")
     stop = threading.Event()

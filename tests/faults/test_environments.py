@@ -101,13 +101,13 @@ def outcome(
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_a_program_and_commands_do_everywhere_the_same(name: str, tmp_path: Path) -> None:
+def test_a_program_and_commands_do_everywhere_the_same(name, tmp_path):
     root = tmp_path / "store"
     assert outcome(PLACES[name], root, tmp_path) == EXPECTED
     assert verify_store(root).findings == []
 
 
-def test_a_path_that_is_no_utf_8_is_a_path(tmp_path: Path) -> None:
+def test_a_path_that_is_no_utf_8_is_a_path(tmp_path):
     """Its bytes are escapes in JSON: there is no other way to write them."""
     root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/st\xff\xe4re"))
     assert outcome(([], {}, None), root, tmp_path) == EXPECTED

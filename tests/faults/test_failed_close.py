@@ -34,9 +34,7 @@ def maps_of(root: Path) -> list[str]:
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 @pytest.mark.parametrize("has_threads", [False, True])
 @pytest.mark.parametrize("calls", [0, 1, 3, 6, 10, 11, None])
-def test_a_close_keeps_nothing_whatever_fails_in_it(
-    calls: int | None, flush: FlushDiskType, tmp_path: Path, *, has_threads: bool
-) -> None:
+def test_a_close_keeps_nothing_whatever_fails_in_it(calls, flush, tmp_path, *, has_threads):
     config = small_config(flush_disk_type=flush)
     threads_before = set(threading.enumerate())
     breaking = Breaking()

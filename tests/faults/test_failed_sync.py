@@ -107,8 +107,8 @@ class Witness:
 @pytest.mark.parametrize("number", [0, 1, 2, 5, 11, 20, 33])
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 def test_after_a_failed_sync_of_the_log_nothing_is_promised_and_nothing_promised_is_lost(
-    tmp_path: Path, flush: FlushDiskType, number: int
-) -> None:
+    tmp_path, flush, number
+):
     root, after = tmp_path / "root", tmp_path / "after"
     root.mkdir()
     after.mkdir()
@@ -137,9 +137,7 @@ def test_after_a_failed_sync_of_the_log_nothing_is_promised_and_nothing_promised
 
 
 @pytest.mark.parametrize("lasting", [True, False], ids=["for-good", "once"])
-def test_every_put_that_waits_gets_the_error_and_later_ones_too(
-    tmp_path: Path, *, lasting: bool
-) -> None:
+def test_every_put_that_waits_gets_the_error_and_later_ones_too(tmp_path, *, lasting):
     fault = nth("fdatasync", 12, below="commitlog")
     disk = FaultyDisk(fault if lasting else once(fault))
     config = small_files("SYNC_FLUSH", mapped_file_size_commit_log=1 << 20)
@@ -184,8 +182,8 @@ def test_every_put_that_waits_gets_the_error_and_later_ones_too(
 @pytest.mark.parametrize("call", ["fdatasync", "fsync_directory"])
 @pytest.mark.parametrize("number", [0, 1, 4])
 def test_a_failed_sync_of_queues_or_index_stops_the_checkpoint_not_the_puts(
-    tmp_path: Path, part: str, call: str, number: int
-) -> None:
+    tmp_path, part, call, number
+):
     root, after = tmp_path / "root", tmp_path / "after"
     root.mkdir()
     after.mkdir()
@@ -223,9 +221,7 @@ def _flushes(store: MessageStore) -> bool:
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_checkpoint_that_cannot_be_written_costs_a_longer_recovery_only(
-    tmp_path: Path, number: int
-) -> None:
+def test_a_checkpoint_that_cannot_be_written_costs_a_longer_recovery_only(tmp_path, number):
     disk = FaultyDisk(nth("write_at", number, below="/checkpoint"))
     config, clock = small_files("ASYNC_FLUSH", max_msgs_num_batch=1000), Clock()
     store = MessageStore.open(tmp_path, config, clock=clock, disk=disk, threads=False)
@@ -242,8 +238,8 @@ def test_a_checkpoint_that_cannot_be_written_costs_a_longer_recovery_only(
 @pytest.mark.parametrize("number", range(10))
 @pytest.mark.parametrize("call", ["fdatasync", "fsync_directory"])
 def test_a_sync_that_fails_while_opening_is_an_error_and_the_next_opening_works(
-    tmp_path: Path, call: str, number: int
-) -> None:
+    tmp_path, call, number
+):
     config, clock = small_files("SYNC_FLUSH", max_msgs_num_batch=1000), Clock()
     store = MessageStore.open(tmp_path, config, clock=clock, threads=False)
     for step in range(1, STEPS + 1):

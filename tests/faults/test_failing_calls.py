@@ -284,13 +284,13 @@ def chosen(count: int) -> list[int]:
 
 
 @pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quiet(monkeypatch):
     """Keep the log of thousands of failures out of the report of one."""
     monkeypatch.setattr(ROOT, "disabled", True)
 
 
 @pytest.fixture(scope="module")
-def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def in_memory(tmp_path_factory):
     """Where hundreds of stores come and go without waiting for a disk, if there is such a place."""
     memory = Path("/dev/shm")  # noqa: S108 - for this test alone, and emptied after it
     if not os.access(memory, os.W_OK):
@@ -302,7 +302,7 @@ def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def begun(in_memory: Path) -> dict[FlushDiskType, Begun]:
+def begun(in_memory):
     """How a life begins."""
     found = {}
     for flush in FlushDiskType:
@@ -315,7 +315,7 @@ def begun(in_memory: Path) -> dict[FlushDiskType, Begun]:
 
 
 @pytest.fixture(scope="module")
-def counts(in_memory: Path, begun: dict[FlushDiskType, Begun]) -> Counts:
+def counts(in_memory, begun):
     """How many calls of each kind a life without faults makes."""
     return {
         flush: live_with(in_memory / flush.value, flush, None, begun[flush])
@@ -325,13 +325,7 @@ def counts(in_memory: Path, begun: dict[FlushDiskType, Begun]) -> Counts:
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-def test_whatever_fails_nothing_acknowledged_is_lost(
-    in_memory: Path,
-    flush: FlushDiskType,
-    call: str,
-    counts: Counts,
-    begun: dict[FlushDiskType, Begun],
-) -> None:
+def test_whatever_fails_nothing_acknowledged_is_lost(in_memory, flush, call, counts, begun):
     count = counts[flush][call]
     # So that each of them meets each kind of fault, by and by.
     codes = itertools.cycle(CODES)
@@ -363,9 +357,7 @@ def filled(root: Path, config: StoreConfig, *, in_order: bool) -> None:
     ("code", "advice"),
     [(errno.EMFILE, "ulimit -n"), (errno.ENFILE, "fs.file-max"), (errno.EIO, "dmesg")],
 )
-def test_a_store_that_cannot_be_opened_says_what_to_do(
-    tmp_path: Path, code: int, advice: str, *, in_order: bool
-) -> None:
+def test_a_store_that_cannot_be_opened_says_what_to_do(tmp_path, code, advice, *, in_order):
     config = small_files(FlushDiskType.ASYNC_FLUSH)
     filled(tmp_path, config, in_order=in_order)
     with (
@@ -380,9 +372,7 @@ def test_a_store_that_cannot_be_opened_says_what_to_do(
 
 @pytest.mark.parametrize("call", ["open", "mkdir", "pwrite", "fsync"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_said_by_name_wherever_it_shows(
-    tmp_path: Path, call: str, code: int
-) -> None:
+def test_a_full_disk_is_said_by_name_wherever_it_shows(tmp_path, call, code):
     config = small_files(FlushDiskType.ASYNC_FLUSH)
     with (
         FailingCalls(tmp_path, Fault(call, 0, code, lasting=True)),
@@ -393,7 +383,7 @@ def test_a_full_disk_is_said_by_name_wherever_it_shows(
 
 
 @pytest.mark.parametrize("call", ["fstat", "pread", "pwrite", "fsync"])
-def test_a_lock_that_cannot_be_written_is_let_go(tmp_path: Path, call: str) -> None:
+def test_a_lock_that_cannot_be_written_is_let_go(tmp_path, call):
     before = open_descriptors(tmp_path)
     path = tmp_path / "lock"
     with (
@@ -405,9 +395,7 @@ def test_a_lock_that_cannot_be_written_is_let_go(tmp_path: Path, call: str) -> N
     StoreLock(path).acquire().release()
 
 
-def test_a_lock_that_cannot_be_looked_at_does_not_lose_the_one_this_process_has(
-    tmp_path: Path,
-) -> None:
+def test_a_lock_that_cannot_be_looked_at_does_not_lose_the_one_this_process_has(tmp_path):
     lock = StoreLock(tmp_path / "lock").acquire()
     with (
         FailingCalls(tmp_path, Fault("stat", 0, errno.EIO, lasting=False)),
@@ -423,9 +411,7 @@ def test_a_lock_that_cannot_be_looked_at_does_not_lose_the_one_this_process_has(
 
 
 @pytest.mark.parametrize("call", ["unlink", "fsync"])
-def test_a_marker_that_cannot_be_deleted_costs_a_recovery_and_no_error(
-    tmp_path: Path, call: str
-) -> None:
+def test_a_marker_that_cannot_be_deleted_costs_a_recovery_and_no_error(tmp_path, call):
     config = small_files(FlushDiskType.ASYNC_FLUSH)
     store = MessageStore.open(tmp_path, config, threads=False)
     assert step_of(RUN, 0, 1).do(store).status is PutMessageStatus.PUT_OK
@@ -442,9 +428,7 @@ def test_a_marker_that_cannot_be_deleted_costs_a_recovery_and_no_error(
 
 @pytest.mark.parametrize("call", ["pread", "open", "listdir", "scandir"])
 @pytest.mark.parametrize("number", [0, 3, 9, 20])
-def test_a_reader_of_a_disk_that_fails_is_told_and_never_finds_nothing(
-    tmp_path: Path, call: str, number: int
-) -> None:
+def test_a_reader_of_a_disk_that_fails_is_told_and_never_finds_nothing(tmp_path, call, number):
     config = small_files(FlushDiskType.ASYNC_FLUSH)
     filled(tmp_path, config, in_order=True)
 
@@ -469,9 +453,7 @@ def test_a_reader_of_a_disk_that_fails_is_told_and_never_finds_nothing(
 
 @pytest.mark.parametrize("command", ["info", "scan", "verify"])
 @pytest.mark.parametrize("call", ["pread", "preadv", "open", "listdir"])
-def test_commands_on_a_disk_that_fails_end_with_3(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, call: str
-) -> None:
+def test_commands_on_a_disk_that_fails_end_with_3(tmp_path, capsys, command, call):
     filled(tmp_path, small_files(FlushDiskType.ASYNC_FLUSH), in_order=True)
     with (
         FailingCalls(tmp_path, Fault(call, 0, errno.EIO, lasting=True)) as calls,
@@ -484,9 +466,7 @@ def test_commands_on_a_disk_that_fails_end_with_3(
 
 
 @pytest.mark.parametrize("below", ["commitlog", "consumequeue/orders/0"])
-def test_a_directory_with_a_name_of_the_store_is_named_and_may_be_moved_away(
-    tmp_path: Path, below: str
-) -> None:
+def test_a_directory_with_a_name_of_the_store_is_named_and_may_be_moved_away(tmp_path, below):
     config = small_files(FlushDiskType.ASYNC_FLUSH)
     size = LOG_FILE_BYTES if below == "commitlog" else config.mapped_file_size_consume_queue
     assert size is not None

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +49,7 @@ class Built(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def healthy(tmp_path_factory):
     root = tmp_path_factory.mktemp("healthy") / "store"
     take_steps(root, CONFIG, STEPS, NOW_MS - 1_000_000)
     found = check_true(read_log(root / "commitlog", LOG_FILE_BYTES).records, tried_by(STEPS))
@@ -61,7 +60,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 @pytest.fixture
-def store(healthy: Built, tmp_path: Path) -> Path:
+def store(healthy, tmp_path):
     return shutil.copytree(healthy.root, tmp_path / "store")
 
 
@@ -81,9 +80,7 @@ def _link_to_nothing(path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["abort", "checkpoint", "known-ends", "lock", "log-directories", "config/topics.json"]
 )
-def test_what_is_not_a_file_is_reported_by_every_door_and_waited_for_by_none(
-    store: Path, name: str, make: Callable[[Path], None]
-) -> None:
+def test_what_is_not_a_file_is_reported_by_every_door_and_waited_for_by_none(store, name, make):
     (store / "config").mkdir(exist_ok=True)
     (store / name).unlink(missing_ok=True)
     make(store / name)
@@ -158,9 +155,7 @@ WRONG_SIZES = (cut_short, empty, make_longer)
 
 @pytest.mark.parametrize("number", [0, 4, -1])
 @pytest.mark.parametrize("fault", WRONG_SIZES)
-def test_verify_names_a_log_file_of_a_wrong_size(
-    store: Path, fault: Callable[[Path], None], number: int
-) -> None:
+def test_verify_names_a_log_file_of_a_wrong_size(store, fault, number):
     path = log_file(store, number)
     fault(path)
     kinds = {"log-file-empty", "log-file-wrong-size"}
@@ -171,9 +166,7 @@ def test_verify_names_a_log_file_of_a_wrong_size(
 @pytest.mark.parametrize("number", [0, 4, -1])
 @pytest.mark.parametrize("fault", WRONG_SIZES)
 @pytest.mark.parametrize("config", [CONFIG, StoreConfig(retention=False)])
-def test_open_names_a_log_file_of_a_wrong_size(
-    store: Path, fault: Callable[[Path], None], number: int, config: StoreConfig
-) -> None:
+def test_open_names_a_log_file_of_a_wrong_size(store, fault, number, config):
     path = log_file(store, number)
     fault(path)
     if number == -1 and fault is not make_longer:
@@ -189,9 +182,7 @@ def test_open_names_a_log_file_of_a_wrong_size(
         assert labels_in(it)
 
 
-def test_a_missing_log_file_in_the_middle_is_a_hole_that_nobody_waits_for(
-    store: Path, healthy: Built
-) -> None:
+def test_a_missing_log_file_in_the_middle_is_a_hole_that_nobody_waits_for(store, healthy):
     path = log_file(store, 4)
     base = int(path.name)
     path.unlink()
@@ -212,9 +203,7 @@ def test_a_missing_log_file_in_the_middle_is_a_hole_that_nobody_waits_for(
         assert it.wait_dispatched()
 
 
-def test_missing_first_log_files_are_as_if_retention_had_taken_them(
-    store: Path, healthy: Built
-) -> None:
+def test_missing_first_log_files_are_as_if_retention_had_taken_them(store, healthy):
     log_file(store, 0).unlink()
     log_file(store, 0).unlink()
     assert verify(store) == []
@@ -227,9 +216,7 @@ def test_missing_first_log_files_are_as_if_retention_had_taken_them(
 
 
 @pytest.mark.parametrize("is_crashed", [False, True])
-def test_a_missing_last_log_file_is_shown_by_what_knew_its_records(
-    store: Path, healthy: Built, *, is_crashed: bool
-) -> None:
+def test_a_missing_last_log_file_is_shown_by_what_knew_its_records(store, healthy, *, is_crashed):
     path = log_file(store, -1)
     path.unlink()
     if is_crashed:
@@ -247,9 +234,7 @@ def test_a_missing_last_log_file_is_shown_by_what_knew_its_records(
 
 
 @pytest.mark.parametrize("is_crashed", [False, True])
-def test_a_log_without_any_file_is_refused_while_queues_know_messages(
-    store: Path, *, is_crashed: bool
-) -> None:
+def test_a_log_without_any_file_is_refused_while_queues_know_messages(store, *, is_crashed):
     for path in (store / "commitlog").iterdir():
         path.unlink()
     if is_crashed:
@@ -280,9 +265,7 @@ def subdirectory(directory: Path) -> Path:
 
 @pytest.mark.parametrize("extra", [note, misplaced, subdirectory])
 @pytest.mark.parametrize("place", ["commitlog", "consumequeue"])
-def test_a_file_that_does_not_belong_is_named_and_left_alone(
-    store: Path, healthy: Built, extra: Callable[[Path], Path], place: str
-) -> None:
+def test_a_file_that_does_not_belong_is_named_and_left_alone(store, healthy, extra, place):
     directory = store / place
     if place == "consumequeue":
         directory = directory.joinpath(*map(str, LONG_QUEUE))
@@ -295,9 +278,7 @@ def test_a_file_that_does_not_belong_is_named_and_left_alone(
     assert path.exists()
 
 
-def test_a_copy_of_a_log_file_after_the_end_is_cut_once_a_copy_was_kept(
-    store: Path, healthy: Built
-) -> None:
+def test_a_copy_of_a_log_file_after_the_end_is_cut_once_a_copy_was_kept(store, healthy):
     last = log_file(store, -1)
     extra = shutil.copy(last, last.with_name(f"{int(last.name) + LOG_FILE_BYTES:020}"))
     content = extra.read_bytes()
@@ -316,8 +297,8 @@ def test_a_copy_of_a_log_file_after_the_end_is_cut_once_a_copy_was_kept(
 @pytest.mark.parametrize("is_crashed", [False, True])
 @pytest.mark.parametrize("fault", [cut_short, empty])
 def test_the_last_queue_file_cut_short_is_named_and_filled_from_the_log(
-    store: Path, healthy: Built, fault: Callable[[Path], None], *, is_crashed: bool
-) -> None:
+    store, healthy, fault, *, is_crashed
+):
     path = queue_file(store, -1)
     fault(path)
     if is_crashed:
@@ -330,7 +311,7 @@ def test_the_last_queue_file_cut_short_is_named_and_filled_from_the_log(
     assert verify(store) == []
 
 
-def test_every_queue_file_empty_is_filled_from_the_log(store: Path, healthy: Built) -> None:
+def test_every_queue_file_empty_is_filled_from_the_log(store, healthy):
     for path in (store / "consumequeue").glob("*/*/*"):
         if path.name == "0" * 20 and len(list(path.parent.iterdir())) == 1:
             empty(path)
@@ -343,8 +324,8 @@ def test_every_queue_file_empty_is_filled_from_the_log(store: Path, healthy: Bui
     ("fault", "number"), [(cut_short, 0), (empty, 0), (make_longer, 0), (make_longer, -1)]
 )
 def test_a_queue_file_of_a_length_that_no_offset_survives_is_refused_by_name_and_repaired(
-    store: Path, healthy: Built, fault: Callable[[Path], None], number: int
-) -> None:
+    store, healthy, fault, number
+):
     path = queue_file(store, number)
     fault(path)
     assert any(finding.file == path.relative_to(store).as_posix() for finding in verify(store))
@@ -358,8 +339,8 @@ def test_a_queue_file_of_a_length_that_no_offset_survives_is_refused_by_name_and
 
 @pytest.mark.parametrize("number", [0, -1])
 def test_a_missing_queue_file_is_named_by_its_queue_and_created_again_by_a_repair(
-    store: Path, healthy: Built, number: int
-) -> None:
+    store, healthy, number
+):
     path = queue_file(store, number)
     path.unlink()
     directory = path.parent.relative_to(store).as_posix()
@@ -377,9 +358,7 @@ def test_a_missing_queue_file_is_named_by_its_queue_and_created_again_by_a_repai
 
 @pytest.mark.parametrize("number", [0, 1, -1])
 @pytest.mark.parametrize("fault", WRONG_SIZES)
-def test_an_index_file_of_a_wrong_size_is_named_and_created_again_by_a_repair(
-    store: Path, fault: Callable[[Path], None], number: int
-) -> None:
+def test_an_index_file_of_a_wrong_size_is_named_and_created_again_by_a_repair(store, fault, number):
     path = index_file(store, number)
     fault(path)
     assert f"index/{path.name}" in {finding.file for finding in verify(store)}
@@ -390,9 +369,7 @@ def test_an_index_file_of_a_wrong_size_is_named_and_created_again_by_a_repair(
 
 
 @pytest.mark.parametrize("number", [0, 1, -1])
-def test_a_missing_index_file_is_a_warning_and_created_again_by_a_repair(
-    store: Path, number: int
-) -> None:
+def test_a_missing_index_file_is_a_warning_and_created_again_by_a_repair(store, number):
     index_file(store, number).unlink()
     assert {finding.kind for finding in verify(store)} == {"index-missing"}
     with opened(store):
@@ -402,9 +379,7 @@ def test_a_missing_index_file_is_a_warning_and_created_again_by_a_repair(
 
 
 @pytest.mark.parametrize("extra", [note, subdirectory])
-def test_a_strange_file_beside_the_index_is_named(
-    store: Path, healthy: Built, extra: Callable[[Path], Path]
-) -> None:
+def test_a_strange_file_beside_the_index_is_named(store, healthy, extra):
     path = extra(store / "index")
     (named,) = verify(store)
     assert named.file == f"index/{path.name}"
@@ -418,9 +393,7 @@ def test_a_strange_file_beside_the_index_is_named(
 
 @pytest.mark.parametrize("is_crashed", [False, True])
 @pytest.mark.parametrize("fault", [*WRONG_SIZES, delete])
-def test_a_broken_checkpoint_is_named_and_loses_nothing(
-    store: Path, healthy: Built, fault: Callable[[Path], None], *, is_crashed: bool
-) -> None:
+def test_a_broken_checkpoint_is_named_and_loses_nothing(store, healthy, fault, *, is_crashed):
     path = store / "checkpoint"
     fault(path)
     if is_crashed:
@@ -432,9 +405,7 @@ def test_a_broken_checkpoint_is_named_and_loses_nothing(
 
 
 @pytest.mark.parametrize("content", [b"", b"12345", b"\xff" * 400])
-def test_a_stale_abort_of_any_content_only_costs_a_recovery(
-    store: Path, healthy: Built, content: bytes
-) -> None:
+def test_a_stale_abort_of_any_content_only_costs_a_recovery(store, healthy, content):
     (store / "abort").write_bytes(content)
     with opened(store) as it:
         assert not it.recovery.was_clean
@@ -443,16 +414,14 @@ def test_a_stale_abort_of_any_content_only_costs_a_recovery(
 
 
 @pytest.mark.parametrize("content", [b"", b"lock", b"\0" * 500])
-def test_a_stale_lock_file_is_no_lock(store: Path, healthy: Built, content: bytes) -> None:
+def test_a_stale_lock_file_is_no_lock(store, healthy, content):
     (store / "lock").write_bytes(content)
     with opened(store) as it:
         assert labels_in(it) == set(healthy.labels)
 
 
 @pytest.mark.parametrize("length", [0, 4096, 12288])
-def test_a_first_log_file_that_was_being_made_when_the_power_went_is_made_whole(
-    tmp_path: Path, length: int
-) -> None:
+def test_a_first_log_file_that_was_being_made_when_the_power_went_is_made_whole(tmp_path, length):
     (tmp_path / "commitlog").mkdir()
     path = tmp_path / "commitlog" / ("0" * 20)
     path.write_bytes(bytes(length))
@@ -463,9 +432,7 @@ def test_a_first_log_file_that_was_being_made_when_the_power_went_is_made_whole(
 
 
 @pytest.mark.parametrize("length", [0, 4096])
-def test_a_log_file_that_was_being_made_after_one_made_ahead_is_no_damage(
-    store: Path, healthy: Built, length: int
-) -> None:
+def test_a_log_file_that_was_being_made_after_one_made_ahead_is_no_damage(store, healthy, length):
     """Two files may be made at once: one by the put that needs it, one ahead of it."""
     last = int(log_file(store, -1).name)
     for number, size in ((1, length), (2, LOG_FILE_BYTES)):
@@ -477,9 +444,7 @@ def test_a_log_file_that_was_being_made_after_one_made_ahead_is_no_damage(
     assert verify(store) == []
 
 
-def test_a_queue_file_that_lost_its_length_in_a_power_cut_is_written_again(
-    store: Path, healthy: Built
-) -> None:
+def test_a_queue_file_that_lost_its_length_in_a_power_cut_is_written_again(store, healthy):
     empty(queue_file(store, 0))
     (store / "abort").touch()
     with opened(store) as it:
@@ -487,9 +452,7 @@ def test_a_queue_file_that_lost_its_length_in_a_power_cut_is_written_again(
     assert verify(store) == []
 
 
-def test_a_first_index_file_that_was_being_made_when_the_power_went_is_made_whole(
-    store: Path,
-) -> None:
+def test_a_first_index_file_that_was_being_made_when_the_power_went_is_made_whole(store):
     for path in (store / "index").iterdir():
         path.unlink()
     path = store / "index" / "20231114221320000"

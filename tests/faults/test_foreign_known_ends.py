@@ -45,7 +45,7 @@ def expected(counts: dict[str, int]) -> dict[str, dict[int, bytes]]:
 
 
 @pytest.fixture(autouse=True)
-def _long_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def _long_log(monkeypatch):
     """Let little of a log be its tail, as in one of more than 8 MiB."""
     monkeypatch.setattr(recover, "CLEAN_TAIL_BYTES", 1_500)
 
@@ -97,8 +97,8 @@ def check(root: Path) -> None:
 @pytest.mark.parametrize("index", ["own", "old", "foreign"])
 @pytest.mark.parametrize("is_crashed", [False, True])
 def test_another_store_s_known_ends_hide_nothing(
-    tmp_path: Path, log: str, queues: str, checkpoint: str, index: str, *, is_crashed: bool
-) -> None:
+    tmp_path, log, queues, checkpoint, index, *, is_crashed
+):
     root, theirs = made(tmp_path / "ours", "ours"), made(tmp_path / "theirs", "them", MORE[log])
     take(tmp_path / "ours-0", root, *(f"consumequeue/{topic}" for topic in QUEUES[queues]))
     take(theirs, root, "known-ends")
@@ -116,9 +116,7 @@ def test_another_store_s_known_ends_hide_nothing(
 @pytest.mark.parametrize("queues", QUEUES)
 @pytest.mark.parametrize("ends", [0, 1, 2])
 @pytest.mark.parametrize("is_crashed", [False, True])
-def test_older_known_ends_of_its_own_hide_nothing(
-    tmp_path: Path, queues: str, ends: int, *, is_crashed: bool
-) -> None:
+def test_older_known_ends_of_its_own_hide_nothing(tmp_path, queues, ends, *, is_crashed):
     root = made(tmp_path / "ours", "ours")
     take(tmp_path / "ours-0", root, *(f"consumequeue/{topic}" for topic in QUEUES[queues]))
     take(tmp_path / f"ours-{ends}", root, "known-ends")
@@ -128,7 +126,7 @@ def test_older_known_ends_of_its_own_hide_nothing(
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_a_file_of_the_form_without_ties_costs_one_walk(tmp_path: Path, *, is_closed: bool) -> None:
+def test_a_file_of_the_form_without_ties_costs_one_walk(tmp_path, *, is_closed):
     root = made(tmp_path / "ours", "ours")
     known = read_known_ends(root)
     assert known is not None
@@ -150,7 +148,7 @@ def test_a_file_of_the_form_without_ties_costs_one_walk(tmp_path: Path, *, is_cl
     check(root)
 
 
-def test_a_queue_that_was_deleted_and_created_again_since_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_queue_that_was_deleted_and_created_again_since_stays_as_it_is(tmp_path):
     """As by a broker of 4.9, which leaves ``known-ends`` alone."""
     root = made(tmp_path / "ours", "ours")
     shutil.rmtree(root / "consumequeue" / "a")
@@ -167,9 +165,7 @@ def test_a_queue_that_was_deleted_and_created_again_since_stays_as_it_is(tmp_pat
 
 
 @pytest.mark.parametrize("is_tied", [False, True])
-def test_verify_names_hidden_messages_and_repair_shows_them(
-    tmp_path: Path, *, is_tied: bool
-) -> None:
+def test_verify_names_hidden_messages_and_repair_shows_them(tmp_path, *, is_tied):
     root = made(tmp_path / "ours", "ours")
     take(tmp_path / "ours-0", root, "consumequeue/a", "consumequeue/b")
     if not is_tied:
@@ -180,7 +176,7 @@ def test_verify_names_hidden_messages_and_repair_shows_them(
     check(root)
 
 
-def test_known_ends_of_an_empty_store_hide_nothing(tmp_path: Path) -> None:
+def test_known_ends_of_an_empty_store_hide_nothing(tmp_path):
     root = made(tmp_path / "ours", "ours")
     opened(tmp_path / "theirs").close()
     take(tmp_path / "ours-0", root, "consumequeue/a", "consumequeue/b")

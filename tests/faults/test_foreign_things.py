@@ -54,7 +54,7 @@ STRANGERS = {
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(tmp_path):
     build_store(tmp_path / "store", COUNT, Clock())
     return tmp_path / "store"
 
@@ -66,9 +66,7 @@ def keys_found(root: Path) -> int:
 
 @pytest.mark.parametrize("place", ["commitlog", "consumequeue/Topic0/0", "index"])
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_repair_goes_to_its_end_whatever_else_lies_among_the_files(
-    store: Path, stranger: str, place: str
-) -> None:
+def test_a_repair_goes_to_its_end_whatever_else_lies_among_the_files(store, stranger, place):
     shutil.rmtree(store / "index")
     (store / "index").mkdir()
     STRANGERS[stranger](store / place / ".nfs000000000001")
@@ -78,9 +76,7 @@ def test_a_repair_goes_to_its_end_whatever_else_lies_among_the_files(
     assert keys_found(store) == COUNT
 
 
-def test_a_repair_syncs_every_file_and_directory_of_the_store_through_links_too(
-    store: Path, tmp_path: Path
-) -> None:
+def test_a_repair_syncs_every_file_and_directory_of_the_store_through_links_too(store, tmp_path):
     topic = store / "consumequeue" / "Topic0"
     topic.rename(tmp_path / "elsewhere")
     topic.symlink_to(tmp_path / "elsewhere")
@@ -105,7 +101,7 @@ def test_a_repair_syncs_every_file_and_directory_of_the_store_through_links_too(
 
 
 @pytest.fixture
-def refusing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+def refusing(monkeypatch):
     """Return what lets nobody list a directory, as a user other than root finds it."""
     real, closed = os.scandir, set[str]()
 
@@ -118,9 +114,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     return lambda path: closed.add(str(path))
 
 
-def test_what_a_mounted_disk_has_in_its_root_is_no_topic(
-    store: Path, refusing: Callable[[Path], None]
-) -> None:
+def test_what_a_mounted_disk_has_in_its_root_is_no_topic(store, refusing):
     """``consumequeue`` is a disk of its own: mkfs made ``lost+found``, for root only."""
     lost = store / "consumequeue" / "lost+found"
     lost.mkdir()
@@ -135,9 +129,7 @@ def test_what_a_mounted_disk_has_in_its_root_is_no_topic(
     assert keys_found(store) == COUNT
 
 
-def test_a_topic_that_may_not_be_listed_is_an_error_and_not_an_absent_one(
-    store: Path, refusing: Callable[[Path], None]
-) -> None:
+def test_a_topic_that_may_not_be_listed_is_an_error_and_not_an_absent_one(store, refusing):
     refusing(store / "consumequeue" / "Topic0")
     with pytest.raises(StoreError, match="Topic0 cannot be read: Permission denied"):
         list_queues(str(store))
@@ -153,9 +145,7 @@ def test_a_topic_that_may_not_be_listed_is_an_error_and_not_an_absent_one(
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "known-ends"])
-def test_a_small_file_that_may_not_be_read_is_not_called_damage(
-    store: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_small_file_that_may_not_be_read_is_not_called_damage(store, monkeypatch, name):
     real = Path.read_bytes
 
     def refuse(path: Path) -> bytes:
@@ -170,7 +160,7 @@ def test_a_small_file_that_may_not_be_read_is_not_called_damage(
     assert not (store / "repair").exists()
 
 
-def test_a_copy_for_which_the_disk_has_no_room_leaves_nothing(store: Path) -> None:
+def test_a_copy_for_which_the_disk_has_no_room_leaves_nothing(store):
     """A repair that is tried again and again on a full disk would take what room there is."""
     queue = store / "consumequeue" / "Topic0" / "0" / f"{0:020d}"
     overwrite_file(queue, 200, b"\x55" * 200)
@@ -189,9 +179,7 @@ def test_a_copy_for_which_the_disk_has_no_room_leaves_nothing(store: Path) -> No
     assert keys_found(store) == COUNT
 
 
-def test_a_file_system_that_cannot_sync_directories_has_whole_stores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_that_cannot_sync_directories_has_whole_stores(tmp_path, monkeypatch):
     """SMB and some file systems of FUSE answer EINVAL; 4.9 never asks."""
     asked = 0
 
@@ -217,9 +205,7 @@ PARTS = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config", "ba
 
 
 @pytest.mark.parametrize("part", [".", *PARTS, "repair", "checkpoint", "known-ends"])
-def test_a_link_to_itself_in_the_place_of_a_part_is_named_by_every_door(
-    store: Path, tmp_path: Path, part: str
-) -> None:
+def test_a_link_to_itself_in_the_place_of_a_part_is_named_by_every_door(store, tmp_path, part):
     place = store / part
     if place.exists():
         place.rename(tmp_path / "moved")
@@ -243,9 +229,7 @@ def test_a_link_to_itself_in_the_place_of_a_part_is_named_by_every_door(
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EINVAL, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_named(
-    store: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_a_file_system_without_locks_is_named(store, monkeypatch, code):
     def lockf(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -257,7 +241,7 @@ def test_a_file_system_without_locks_is_named(
         assert reader.queues()
 
 
-def test_a_file_system_that_cannot_map_files_is_named_by_the_put(tmp_path: Path) -> None:
+def test_a_file_system_that_cannot_map_files_is_named_by_the_put(tmp_path):
     """FUSE with ``direct_io``, as of some network drives."""
     with FailingCalls(tmp_path, Fault("mmap", 0, errno.ENODEV, lasting=True)):
         with MessageStore.open(tmp_path / "store", CONFIG, threads=False) as store:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -56,9 +55,7 @@ def put_some(store: MessageStore, count: int) -> list[int]:
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 @pytest.mark.parametrize("threads", [False, True])
-def test_a_child_is_refused_everything_and_touches_nothing(
-    flush: FlushDiskType, tmp_path: Path, *, threads: bool
-) -> None:
+def test_a_child_is_refused_everything_and_touches_nothing(flush, tmp_path, *, threads):
     with MessageStore.open(tmp_path, config_of(flush), threads=threads) as store:
         offsets = put_some(store, 50)
         store.flush()
@@ -76,7 +73,7 @@ def test_a_child_is_refused_everything_and_touches_nothing(
         assert all(store.at_physical_offset(offset) is not None for offset in offsets)
 
 
-def test_what_was_taken_from_a_store_before_the_fork_is_refused_too(tmp_path: Path) -> None:
+def test_what_was_taken_from_a_store_before_the_fork_is_refused_too(tmp_path):
     config = config_of(FlushDiskType.ASYNC_FLUSH)
     with MessageStore.open(tmp_path, config, threads=False) as store:
         put_some(store, 3)
@@ -92,7 +89,7 @@ def test_what_was_taken_from_a_store_before_the_fork_is_refused_too(tmp_path: Pa
         assert tree(tmp_path) == before
 
 
-def test_a_fork_while_other_threads_hold_locks_leaves_no_child_waiting(tmp_path: Path) -> None:
+def test_a_fork_while_other_threads_hold_locks_leaves_no_child_waiting(tmp_path):
     with MessageStore.open(tmp_path, config_of(FlushDiskType.ASYNC_FLUSH)) as store:
         put_some(store, 3)
         parts, workers = parts_of(store), workers_of(store)
@@ -101,7 +98,7 @@ def test_a_fork_while_other_threads_hold_locks_leaves_no_child_waiting(tmp_path:
         put_some(store, 3)
 
 
-def test_a_child_may_open_the_store_once_the_parent_let_go(tmp_path: Path) -> None:
+def test_a_child_may_open_the_store_once_the_parent_let_go(tmp_path):
     config = config_of(FlushDiskType.ASYNC_FLUSH)
     store = MessageStore.open(tmp_path, config)
     put_some(store, 3)
@@ -139,7 +136,7 @@ def test_a_child_may_open_the_store_once_the_parent_let_go(tmp_path: Path) -> No
         assert again.max_offset("t", 0) == 9
 
 
-def test_a_store_that_was_closed_says_so_in_a_child_as_well(tmp_path: Path) -> None:
+def test_a_store_that_was_closed_says_so_in_a_child_as_well(tmp_path):
     store = MessageStore.open(tmp_path, config_of(FlushDiskType.ASYNC_FLUSH))
     store.close()
 
@@ -161,7 +158,7 @@ def _put_in_worker(store: MessageStore, answers: "multiprocessing.SimpleQueue[st
     store.close()
 
 
-def test_a_worker_of_multiprocessing_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_worker_of_multiprocessing_is_told_what_to_do(tmp_path):
     context = multiprocessing.get_context("fork")
     with MessageStore.open(tmp_path, config_of(FlushDiskType.SYNC_FLUSH)) as store:
         put_some(store, 3)
@@ -177,7 +174,7 @@ def test_a_worker_of_multiprocessing_is_told_what_to_do(tmp_path: Path) -> None:
         assert store.next_queue_offset("t", 0) == 6
 
 
-def test_a_child_does_not_wait_for_the_pool(tmp_path: Path) -> None:
+def test_a_child_does_not_wait_for_the_pool(tmp_path):
     config = StoreConfig.small(transient_store_pool_enable=True, transient_store_pool_size=2)
     with MessageStore.open(tmp_path, config, threads=False) as store:
         put_some(store, 3)
@@ -185,7 +182,7 @@ def test_a_child_does_not_wait_for_the_pool(tmp_path: Path) -> None:
             in_child(lambda: refuse_all(store))
 
 
-def test_a_child_has_no_socket_of_replication(tmp_path: Path) -> None:
+def test_a_child_has_no_socket_of_replication(tmp_path):
     before = open_sockets()
     with (
         open_master(tmp_path / "master") as master,
@@ -222,7 +219,7 @@ with MessageStore.open(sys.argv[1], config) as store:
 """
 
 
-def test_a_child_that_exits_as_programs_do_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_child_that_exits_as_programs_do_disturbs_nobody(tmp_path):
     command = [sys.executable, "-X", "dev", "-W", "ignore::DeprecationWarning", "-c", PROGRAM]
     arguments = [str(tmp_path), str(free_port())]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
@@ -230,7 +227,7 @@ def test_a_child_that_exits_as_programs_do_disturbs_nobody(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("is_open_elsewhere", [False, True])
-def test_a_read_only_store_goes_on_in_a_child(tmp_path: Path, *, is_open_elsewhere: bool) -> None:
+def test_a_read_only_store_goes_on_in_a_child(tmp_path, *, is_open_elsewhere):
     config = config_of(FlushDiskType.ASYNC_FLUSH)
     with MessageStore.open(tmp_path, config) as store:
         put_some(store, 3)

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ FLUSH_MODES = [flush.value for flush in FlushDiskType]
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """A file system of one MiB; needs the right to mount."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small file system")
@@ -81,9 +80,7 @@ def check_dispatched(
 
 @pytest.mark.parametrize("ballast_kib", BALLASTS_KIB)
 @pytest.mark.parametrize("flush", FLUSH_MODES)
-def test_a_full_disk_refuses_puts_and_keeps_what_was_acknowledged(
-    small_disk: Path, flush: str, ballast_kib: int
-) -> None:
+def test_a_full_disk_refuses_puts_and_keeps_what_was_acknowledged(small_disk, flush, ballast_kib):
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"b" * (ballast_kib * 1024))
     reserve = small_disk / "reserve"
@@ -108,7 +105,7 @@ def test_a_full_disk_refuses_puts_and_keeps_what_was_acknowledged(
         check_dispatched(store, filled.acknowledged, filled.tried)
 
 
-def test_a_store_that_has_no_room_to_begin_with_says_so(small_disk: Path) -> None:
+def test_a_store_that_has_no_room_to_begin_with_says_so(small_disk):
     (small_disk / "ballast").write_bytes(b"b" * ((SIZE_KIB - 16) * 1024))
     filled = Filled(small_disk / "store", "SYNC_FLUSH", run=5)
     assert filled.acknowledged == {}
@@ -124,9 +121,7 @@ def test_a_store_that_has_no_room_to_begin_with_says_so(small_disk: Path) -> Non
 @pytest.mark.parametrize("lasting", [True, False], ids=["for-good", "once"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("number", range(14))
-def test_any_allocation_may_find_no_room(
-    tmp_path: Path, number: int, code: int, *, lasting: bool
-) -> None:
+def test_any_allocation_may_find_no_room(tmp_path, number, code, *, lasting):
     fault = nth("allocate", number, code)
     disk = FaultyDisk(fault if lasting else once(fault))
     acknowledged: dict[Label, tuple[int, int]] = {}
@@ -167,7 +162,7 @@ def test_any_allocation_may_find_no_room(
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_no_room_while_recovering_is_said_and_costs_nothing(tmp_path: Path, number: int) -> None:
+def test_no_room_while_recovering_is_said_and_costs_nothing(tmp_path, number):
     acknowledged: dict[Label, tuple[int, int]] = {}
     config = small_files("ASYNC_FLUSH", max_msgs_num_batch=1000)
 
@@ -190,7 +185,7 @@ def test_no_room_while_recovering_is_said_and_costs_nothing(tmp_path: Path, numb
         check_dispatched(again, acknowledged, set(acknowledged))
 
 
-def test_an_open_that_fails_lets_go_of_the_lock(tmp_path: Path) -> None:
+def test_an_open_that_fails_lets_go_of_the_lock(tmp_path):
     disk = FaultyDisk(nth("create_file", 0, errno.EACCES))
     with pytest.raises((RocketStoreError, OSError)):
         MessageStore.open(tmp_path, small_files("ASYNC_FLUSH"), disk=disk)

@@ -8,7 +8,6 @@ and searches work, and the store verifies clean. ``make test-builds`` runs this 
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -230,7 +229,7 @@ def other_calls(store: MessageStore) -> Iterator[Callable[[], object]]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MessageStore]:
+def store(tmp_path):
     """A store that was put into before, and verifies clean after the test."""
     with MessageStore.open(tmp_path / "store", CONFIG, clock=Clock()) as opened:
         opened.put(message(keys="first"))
@@ -254,24 +253,20 @@ def check_works(store: MessageStore) -> None:
     ]
 
 
-def test_hostile_messages_are_stored_or_refused_and_the_store_goes_on(store: MessageStore) -> None:
+def test_hostile_messages_are_stored_or_refused_and_the_store_goes_on(store):
     for one in hostile_messages():
         for put in puts_of(store, one):
             with contextlib.suppress(*EXPECTED):
                 put()
 
 
-def test_hostile_arguments_of_calls_are_taken_or_refused_and_the_store_goes_on(
-    store: MessageStore,
-) -> None:
+def test_hostile_arguments_of_calls_are_taken_or_refused_and_the_store_goes_on(store):
     for call in other_calls(store):
         with contextlib.suppress(*EXPECTED):
             call()
 
 
-def test_objects_that_other_threads_change_are_stored_as_they_once_were(
-    store: MessageStore,
-) -> None:
+def test_objects_that_other_threads_change_are_stored_as_they_once_were(store):
     Text.store = None
     properties = {"a": "b"}
     body = bytearray(b"x" * 100)

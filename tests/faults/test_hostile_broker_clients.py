@@ -13,8 +13,6 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from faults.test_hostile_clients import RESET
 from rocketstore.broker.table import BrokerTable
 from rocketstore.broker.testing import Broker
@@ -98,7 +96,7 @@ async def one_client(address: tuple[str, int], chance: random.Random) -> None:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
 
-def test_hostile_clients_of_a_broker_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+def test_hostile_clients_of_a_broker_leave_nothing_behind(caplog):
     caplog.set_level(logging.CRITICAL, "rocketstore")  # what is logged is kept by pytest
     chance = random.Random(base_seed())
     with Broker() as broker, asyncio.Runner() as runner:

@@ -43,9 +43,7 @@ def wakes_up_rarely(store: MessageStore) -> bool:
 
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-def test_an_idle_store_wakes_up_less_than_20_times_a_second(
-    tmp_path: Path, flush: FlushDiskType
-) -> None:
+def test_an_idle_store_wakes_up_less_than_20_times_a_second(tmp_path, flush):
     settings = {"retention": True, "scrub_bytes_per_second": 1000, "flush_disk_type": flush}
     with open_small(tmp_path, threads=True, **settings) as store:
         store.put(Message(topic="orders", body=b"x"))
@@ -53,7 +51,7 @@ def test_an_idle_store_wakes_up_less_than_20_times_a_second(
         assert wakes_up_rarely(store)
 
 
-def test_a_thread_that_waits_for_a_message_keeps_no_other_awake(tmp_path: Path) -> None:
+def test_a_thread_that_waits_for_a_message_keeps_no_other_awake(tmp_path):
     with open_small(tmp_path, threads=True) as store:
         arrived: list[bool] = []
         waiter = threading.Thread(
@@ -79,9 +77,7 @@ KINDS = {
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_put_wakes_dispatch_that_sleeps(
-    tmp_path: Path, kind: str, flush: FlushDiskType
-) -> None:
+def test_every_kind_of_put_wakes_dispatch_that_sleeps(tmp_path, kind, flush):
     with open_small(tmp_path, threads=True, flush_disk_type=flush) as store:
         for _ in range(10):
             wait_until_asleep(store)
@@ -94,7 +90,7 @@ def wait_until_asleep(store: MessageStore) -> None:
     wait_until(lambda: parts_of(store).log._ring is not None, "dispatch goes to sleep")
 
 
-def test_no_message_is_missed_by_dispatch_that_falls_asleep_meanwhile(tmp_path: Path) -> None:
+def test_no_message_is_missed_by_dispatch_that_falls_asleep_meanwhile(tmp_path):
     """Puts some milliseconds apart meet dispatch at every point of its way to sleep."""
     with open_small(tmp_path, threads=True) as store:
         for number in range(200):
@@ -113,7 +109,7 @@ class FastDisk(Disk):
     def fsync_directory(self, directory: Path) -> None: ...
 
 
-def test_close_of_an_idle_store_wakes_every_thread(tmp_path: Path) -> None:
+def test_close_of_an_idle_store_wakes_every_thread(tmp_path):
     settings = {
         "retention": True, "scrub_bytes_per_second": 1000,
         "flush_interval_commit_log": 600_000, "flush_interval_consume_queue": 600_000,
@@ -127,9 +123,7 @@ def test_close_of_an_idle_store_wakes_every_thread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rocketstore-statistics", "rocketstore-queue-flush"])
-def test_puts_are_refused_after_the_death_of_a_thread_and_say_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_puts_are_refused_after_the_death_of_a_thread_and_say_why(tmp_path, monkeypatch, name):
     def die() -> None:
         raise SystemExit("from the depth")
 

@@ -10,7 +10,6 @@ import itertools
 import mmap
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -182,8 +181,8 @@ def make_room(run: Run, *, rolls: bool) -> None:
 @pytest.mark.parametrize("rolls", [False, True])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_an_interrupted_put_is_stored_as_a_whole_or_not_at_all(
-    operation: Callable[[Run], None], flush: FlushDiskType, tmp_path: Path, *, rolls: bool
-) -> None:
+    operation, flush, tmp_path, *, rolls
+):
     config = small_config(flush)
     interrupt = InterruptAt()
     with MessageStore.open(tmp_path, config, disk=QuickDisk(), threads=False) as store:
@@ -219,12 +218,8 @@ class FailingMap:
     "error", [OSError(errno.EMFILE, "too many"), OSError(errno.ENOMEM, "none"), MemoryError()]
 )
 def test_a_roll_whose_file_cannot_be_mapped_changes_nothing(
-    error: Exception,
-    times: int,
-    flush: FlushDiskType,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    error, times, flush, tmp_path, monkeypatch
+):
     config = small_config(flush)
     mapping = FailingMap(error)
     with MessageStore.open(tmp_path, config, disk=QuickDisk()) as store:
@@ -273,9 +268,7 @@ def find_by_key(run: Run) -> None:
 
 
 @pytest.mark.parametrize("operation", [put_and_read, put_and_flush, find_by_key])
-def test_an_interrupted_dispatch_get_find_or_flush_goes_on_where_it_was(
-    operation: Callable[[Run], None], tmp_path: Path
-) -> None:
+def test_an_interrupted_dispatch_get_find_or_flush_goes_on_where_it_was(operation, tmp_path):
     config = small_config()
     interrupt = InterruptAt()
     with MessageStore.open(tmp_path, config, disk=QuickDisk(), threads=False) as store:
@@ -293,7 +286,7 @@ def test_an_interrupted_dispatch_get_find_or_flush_goes_on_where_it_was(
     run.check(tmp_path, config)
 
 
-def test_an_interrupted_retention_deletes_files_as_a_whole(tmp_path: Path) -> None:
+def test_an_interrupted_retention_deletes_files_as_a_whole(tmp_path):
     config = small_config()
     config = msgspec.structs.replace(config, retention=True, delete_commit_log_files_interval=0)
     interrupt, now_ms = InterruptAt(), 1_700_000_000_000
@@ -328,7 +321,7 @@ def test_an_interrupted_retention_deletes_files_as_a_whole(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_an_interrupted_close_ends_what_it_began(times: int, tmp_path: Path) -> None:
+def test_an_interrupted_close_ends_what_it_began(times, tmp_path):
     """A second interrupt comes ten lines after the first."""
     config = small_config()
     interrupt = InterruptAt()
@@ -351,7 +344,7 @@ def test_an_interrupted_close_ends_what_it_began(times: int, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("way", ["open", "open with threads", "repair", "rebuild"])
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # said of the lock's file
-def test_an_interrupted_opening_or_repair_holds_no_lock(way: str, tmp_path: Path) -> None:
+def test_an_interrupted_opening_or_repair_holds_no_lock(way, tmp_path):
     """Nor a thread; and the next one is not disturbed by what it began."""
     config, root = small_config(), tmp_path / "store"
     store = MessageStore.open(root, config, disk=QuickDisk(), threads=False)
@@ -390,7 +383,7 @@ def test_an_interrupted_opening_or_repair_holds_no_lock(way: str, tmp_path: Path
     run.check(root, config)
 
 
-def test_an_interrupted_close_lets_no_thread_outlive_the_lock(tmp_path: Path) -> None:
+def test_an_interrupted_close_lets_no_thread_outlive_the_lock(tmp_path):
     config = small_config(FlushDiskType.SYNC_FLUSH)
     interrupt = InterruptAt()
     alive = set(threading.enumerate())
@@ -412,7 +405,7 @@ def test_an_interrupted_close_lets_no_thread_outlive_the_lock(tmp_path: Path) ->
     assert lines > 100
 
 
-def test_interrupted_puts_beside_the_threads_of_a_store_leave_them_working(tmp_path: Path) -> None:
+def test_interrupted_puts_beside_the_threads_of_a_store_leave_them_working(tmp_path):
     for flush in FlushDiskType:
         root, config = tmp_path / flush.name, small_config(flush)
         interrupt = InterruptAt()
@@ -447,7 +440,7 @@ class LateDisk(QuickDisk):
         return super().allocate(descriptor, path, size)
 
 
-def test_an_exception_of_a_handler_is_not_taken_for_one_of_the_system(tmp_path: Path) -> None:
+def test_an_exception_of_a_handler_is_not_taken_for_one_of_the_system(tmp_path):
     config = small_config(FlushDiskType.SYNC_FLUSH)
     disk = LateDisk()
     with MessageStore.open(tmp_path, config, disk=disk, threads=False) as store:
@@ -463,7 +456,7 @@ def test_an_exception_of_a_handler_is_not_taken_for_one_of_the_system(tmp_path: 
     run.check(tmp_path, config)
 
 
-def test_nor_is_it_at_opening_or_in_a_flush(tmp_path: Path) -> None:
+def test_nor_is_it_at_opening_or_in_a_flush(tmp_path):
     config, disk = small_config(), LateDisk()
     with MessageStore.open(tmp_path, config, disk=disk, threads=False) as store:
         run = Run(store)

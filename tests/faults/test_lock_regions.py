@@ -83,7 +83,7 @@ def loops_of_conditions(source: str) -> set[int]:
     }
 
 
-def test_no_loop_in_a_lock_ends_with_a_condition() -> None:
+def test_no_loop_in_a_lock_ends_with_a_condition():
     """As the next test, on versions too that list a handler there."""
     sources = {path: path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
     found = {path.name: loops_of_conditions(text) for path, text in sources.items()}
@@ -92,13 +92,13 @@ def test_no_loop_in_a_lock_ends_with_a_condition() -> None:
     }  # its block is no lock's
 
 
-def test_every_way_out_of_a_lock_lets_go_of_it() -> None:
+def test_every_way_out_of_a_lock_lets_go_of_it():
     sources = {path: path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
     past = {path: ways_past(text) for path, text in sources.items() if "ock" in text}
     assert {path: lines for path, lines in past.items() if lines} == {}
 
 
-def test_every_lock_of_a_block_is_one_that_no_interrupt_leaves_taken() -> None:
+def test_every_lock_of_a_block_is_one_that_no_interrupt_leaves_taken():
     plain = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
@@ -110,7 +110,7 @@ def test_every_lock_of_a_block_is_one_that_no_interrupt_leaves_taken() -> None:
     assert plain == {"storage/threads.py", "native/group.py", "consuming/async_puts.py"}
 
 
-def test_a_lock_is_taken_by_a_call_only_where_no_block_could_take_it() -> None:
+def test_a_lock_is_taken_by_a_call_only_where_no_block_could_take_it():
     """After the call an interrupt may come, in front of any ``try`` that would let go."""
     calls = {
         str(path.relative_to(PACKAGE))
@@ -123,7 +123,7 @@ def test_a_lock_is_taken_by_a_call_only_where_no_block_could_take_it() -> None:
     assert calls == {"locks.py", "storage/opening.py", *bells}
 
 
-def test_blocks_of_locks_are_recognised() -> None:
+def test_blocks_of_locks_are_recognised():
     assert [list(block) for block in blocks_of_locks(ast.parse(LOCKING))] == [[4, 5, 6]]
     assert ways_past(LOCKING) <= {5, 6}
     assert loops_of_conditions(LOCKING) == {4}

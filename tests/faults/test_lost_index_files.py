@@ -6,7 +6,6 @@ The losses are tried after a clean stop and after a crash, under both policies; 
 
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,7 +41,7 @@ def put(store: MessageStore, numbers: range, clock: Clock) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Clock]:
+def whole(tmp_path_factory):
     root, clock = tmp_path_factory.mktemp("index") / "store", Clock()
     with open_store(root, clock) as store:
         put(store, range(COUNT), clock)
@@ -90,26 +89,14 @@ def delete(path: Path) -> None:
 @pytest.mark.parametrize(("clean", "policy"), HOW)
 @pytest.mark.parametrize("number", [0, 2, -1])
 @pytest.mark.parametrize("harm", [delete, zero, garble, cut])
-def test_a_lost_index_file_is_made_again(
-    whole: tuple[Path, Clock],
-    tmp_path: Path,
-    harm: Callable[[Path], None],
-    number: int,
-    clean: bool,  # noqa: FBT001 - a parameter of pytest's
-    policy: RecoveryPolicy,
-) -> None:
+def test_a_lost_index_file_is_made_again(whole, tmp_path, harm, number, clean, policy):
     root, clock = damaged(whole, tmp_path, clean=clean)
     harm(index_files(root)[number])
     check_whole(root, clock, policy)
 
 
 @pytest.mark.parametrize(("clean", "policy"), HOW)
-def test_a_lost_index_is_made_again(
-    whole: tuple[Path, Clock],
-    tmp_path: Path,
-    clean: bool,  # noqa: FBT001 - a parameter of pytest's
-    policy: RecoveryPolicy,
-) -> None:
+def test_a_lost_index_is_made_again(whole, tmp_path, clean, policy):
     root, clock = damaged(whole, tmp_path, clean=clean)
     shutil.rmtree(root / "index")
     check_whole(root, clock, policy)
@@ -118,13 +105,7 @@ def test_a_lost_index_is_made_again(
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("number", [0, 2, -1])
 @pytest.mark.parametrize("harm", [zero, garble, cut])
-def test_what_the_files_alone_tell_is_found_without_memory(
-    whole: tuple[Path, Clock],
-    tmp_path: Path,
-    harm: Callable[[Path], None],
-    number: int,
-    clean: bool,  # noqa: FBT001 - a parameter of pytest's
-) -> None:
+def test_what_the_files_alone_tell_is_found_without_memory(whole, tmp_path, harm, number, clean):
     root, clock = damaged(whole, tmp_path, clean=clean, remembered=False)
     harm(index_files(root)[number])
     check_whole(root, clock, RecoveryPolicy.SALVAGE)
@@ -160,14 +141,7 @@ def lie(path: Path, what: str) -> None:
     [(0, True, True), (0, False, False), (-1, True, False), (-1, False, True)],
 )
 @pytest.mark.parametrize("what", LIES)
-def test_a_header_is_not_believed_unread(
-    whole: tuple[Path, Clock],
-    tmp_path: Path,
-    what: str,
-    remembered: bool,  # noqa: FBT001 - a parameter of pytest's
-    number: int,
-    clean: bool,  # noqa: FBT001 - a parameter of pytest's
-) -> None:
+def test_a_header_is_not_believed_unread(whole, tmp_path, what, remembered, number, clean):
     root, clock = damaged(whole, tmp_path, clean=clean, remembered=remembered)
     lie(index_files(root)[number], what)
     kinds = {finding.kind for finding in verify_store(root, CONFIG, now_ms=clock()).findings}

@@ -48,7 +48,7 @@ def open_store(root: Path, clock: Clock, policy: RecoveryPolicy | None = None) -
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+def whole(tmp_path_factory):
     """A store that was closed in order, and the time at its end."""
     root, clock = tmp_path_factory.mktemp("lost") / "store", Clock()
     with open_store(root, clock) as store:
@@ -148,13 +148,7 @@ ALL_LOSSES = FILE_LOSSES | {loss.__name__: loss for loss in OF_SEVERAL}
 @pytest.mark.parametrize("clean", BOTH_ENDS)
 @pytest.mark.parametrize("policy", BOTH_POLICIES)
 @pytest.mark.parametrize("loss", ALL_LOSSES)
-def test_a_lost_queue_file_is_made_again(
-    whole: tuple[Path, int],
-    tmp_path: Path,
-    loss: str,
-    policy: RecoveryPolicy,
-    clean: bool,  # noqa: FBT001 - a parameter of pytest's
-) -> None:
+def test_a_lost_queue_file_is_made_again(whole, tmp_path, loss, policy, clean):
     root, clock = damaged(whole, tmp_path, clean=clean)
     ALL_LOSSES[loss](root)
     check_whole(root, clock, policy)
@@ -162,12 +156,7 @@ def test_a_lost_queue_file_is_made_again(
 
 @pytest.mark.parametrize("clean", BOTH_ENDS)
 @pytest.mark.parametrize("loss", FILE_LOSSES)
-def test_what_the_files_alone_tell_is_found_without_memory(
-    whole: tuple[Path, int],
-    tmp_path: Path,
-    loss: str,
-    clean: bool,  # noqa: FBT001 - a parameter of pytest's
-) -> None:
+def test_what_the_files_alone_tell_is_found_without_memory(whole, tmp_path, loss, clean):
     root, clock = damaged(whole, tmp_path, clean=clean, remembered=False)
     ALL_LOSSES[loss](root)
     check_whole(root, clock, RecoveryPolicy.SALVAGE)
@@ -175,9 +164,7 @@ def test_what_the_files_alone_tell_is_found_without_memory(
 
 @pytest.mark.parametrize("policy", BOTH_POLICIES)
 @pytest.mark.parametrize("loss", ALL_LOSSES)
-def test_a_repair_makes_it_again(
-    whole: tuple[Path, int], tmp_path: Path, loss: str, policy: RecoveryPolicy
-) -> None:
+def test_a_repair_makes_it_again(whole, tmp_path, loss, policy):
     root, clock = damaged(whole, tmp_path, clean=True, remembered=False)
     shutil.rmtree(root / "index")  # made again from the log, beside queues that are not whole
     ALL_LOSSES[loss](root)
@@ -191,9 +178,7 @@ def test_a_repair_makes_it_again(
     check_whole(root, clock, policy)
 
 
-def test_what_somebody_else_wrote_since_makes_the_memory_count_as_none(
-    whole: tuple[Path, int], tmp_path: Path
-) -> None:
+def test_what_somebody_else_wrote_since_makes_the_memory_count_as_none(whole, tmp_path):
     root, clock = damaged(whole, tmp_path, clean=True)
     memory = (root / "known-ends").read_bytes()
     # What a broker of 4.9 leaves that deleted a topic and stored three messages in it again.
@@ -210,7 +195,7 @@ def test_what_somebody_else_wrote_since_makes_the_memory_count_as_none(
         assert bodies(store, IDLE) == {number: b"again %d" % number for number in range(3)}
 
 
-def test_a_damaged_memory_counts_as_none(whole: tuple[Path, int], tmp_path: Path) -> None:
+def test_a_damaged_memory_counts_as_none(whole, tmp_path):
     root, clock = damaged(whole, tmp_path, clean=True)
     path = root / "known-ends"
     content = bytearray(path.read_bytes())
@@ -219,9 +204,7 @@ def test_a_damaged_memory_counts_as_none(whole: tuple[Path, int], tmp_path: Path
     check_whole(root, clock, RecoveryPolicy.SALVAGE)
 
 
-def test_numbers_go_on_though_log_and_queue_are_lost(
-    whole: tuple[Path, int], tmp_path: Path
-) -> None:
+def test_numbers_go_on_though_log_and_queue_are_lost(whole, tmp_path):
     root, clock = damaged(whole, tmp_path, clean=True)
     for path in sorted((root / "commitlog").iterdir())[2:]:
         path.unlink()
@@ -262,9 +245,7 @@ def said_of_losses(root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_who_only_reads_is_told_that_a_queue_has_lost_entries(
-    whole: tuple[Path, int], tmp_path: Path, capsys: pytest.CaptureFixture[str], loss: str
-) -> None:
+def test_who_only_reads_is_told_that_a_queue_has_lost_entries(whole, tmp_path, capsys, loss):
     root = shutil.copytree(whole[0], tmp_path / "store")
     assert not any("lost entries" in one for one in said_of_losses(root, capsys))
     LOSSES[loss](root)
@@ -278,9 +259,7 @@ def test_who_only_reads_is_told_that_a_queue_has_lost_entries(
         assert lost == [IDLE]
 
 
-def test_nothing_is_said_of_losses_in_a_store_in_use_or_of_another_log(
-    whole: tuple[Path, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_said_of_losses_in_a_store_in_use_or_of_another_log(whole, tmp_path, capsys):
     root = shutil.copytree(whole[0], tmp_path / "store")
     with open_store(root, Clock(whole[1])):
         shutil.rmtree(root / "consumequeue" / IDLE)

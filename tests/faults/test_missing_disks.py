@@ -46,7 +46,7 @@ def found(store: MessageStore, count: int = COUNT) -> set[int]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path):
     with opened(tmp_path) as store:
         put(store, 0, COUNT)
     (tmp_path / "root" / "log-directories").unlink()  # as a broker of 4.9 leaves a store
@@ -104,9 +104,7 @@ DOORS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("which", [0, 1, 2, -1])
 @pytest.mark.parametrize("away", [unmount, remove])
-def test_a_disk_that_is_away_is_named_and_nothing_is_made_in_its_place(
-    place: Path, door: str, which: int, away: Callable[[Path], Callable[[], None]]
-) -> None:
+def test_a_disk_that_is_away_is_named_and_nothing_is_made_in_its_place(place, door, which, away):
     disk = disk_of_file(place, which)
     back = away(disk)
     with pytest.raises(
@@ -123,9 +121,7 @@ def test_a_disk_that_is_away_is_named_and_nothing_is_made_in_its_place(
 
 
 @pytest.mark.parametrize("is_crashed", [False, True])
-def test_the_last_disk_is_missed_though_only_the_index_knows_its_records(
-    place: Path, *, is_crashed: bool
-) -> None:
+def test_the_last_disk_is_missed_though_only_the_index_knows_its_records(place, *, is_crashed):
     disk = disk_of_file(place, -1)
     back = unmount(disk)
     shutil.rmtree(place / "root" / "consumequeue")
@@ -141,9 +137,7 @@ def test_the_last_disk_is_missed_though_only_the_index_knows_its_records(
 
 @pytest.mark.parametrize("door", ["open", "read-only", "repair"])
 @pytest.mark.parametrize("away", [unmount, remove])
-def test_a_disk_that_had_no_message_yet_is_missed_by_its_directory(
-    tmp_path: Path, door: str, away: Callable[[Path], Callable[[], None]]
-) -> None:
+def test_a_disk_that_had_no_message_yet_is_missed_by_its_directory(tmp_path, door, away):
     with opened(tmp_path) as store:
         put(store, 0, 3)
     back = away(tmp_path / "disk2")
@@ -156,7 +150,7 @@ def test_a_disk_that_had_no_message_yet_is_missed_by_its_directory(
         assert found(store, 3) == {0, 1, 2}
 
 
-def test_where_it_is_right_that_a_directory_is_empty_the_record_is_removed(tmp_path: Path) -> None:
+def test_where_it_is_right_that_a_directory_is_empty_the_record_is_removed(tmp_path):
     with opened(tmp_path) as store:
         put(store, 0, 3)
     remove(tmp_path / "disk2")
@@ -168,7 +162,7 @@ def test_where_it_is_right_that_a_directory_is_empty_the_record_is_removed(tmp_p
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_directory_that_the_settings_forget_is_missed(place: Path, which: int) -> None:
+def test_a_directory_that_the_settings_forget_is_missed(place, which):
     opened(place).close()  # from now on we know how many there are
     others = [name for number, name in enumerate(DISKS) if number != which]
     with pytest.raises(StoreDamagedError, match=f"{DISKS[which]}; .*name every"):
@@ -178,9 +172,7 @@ def test_a_directory_that_the_settings_forget_is_missed(place: Path, which: int)
 
 
 @pytest.mark.parametrize("which", [0, -1])
-def test_a_disk_lost_for_good_is_taken_out_of_the_settings_and_repaired(
-    place: Path, which: int
-) -> None:
+def test_a_disk_lost_for_good_is_taken_out_of_the_settings_and_repaired(place, which):
     disk = disk_of_file(place, which)
     shutil.rmtree(disk)
     left = [name for name in DISKS if name != disk.name]
@@ -198,9 +190,7 @@ def test_a_disk_lost_for_good_is_taken_out_of_the_settings_and_repaired(
         assert found(store, 2 * COUNT) >= set(range(COUNT, 2 * COUNT))
 
 
-def test_one_file_that_is_gone_of_several_directories_is_no_news_after_a_repair(
-    place: Path,
-) -> None:
+def test_one_file_that_is_gone_of_several_directories_is_no_news_after_a_repair(place):
     (gone,) = [file for name in DISKS for file in (place / name).glob(f"*{LOG_FILE_BYTES * 2}")]
     gone.unlink()
     with pytest.raises(StoreDamagedError, match=f"offsets {LOG_FILE_BYTES * 2} to"):
@@ -212,7 +202,7 @@ def test_one_file_that_is_gone_of_several_directories_is_no_news_after_a_repair(
             assert 0 < len(found(store)) < COUNT
 
 
-def test_what_a_power_cut_takes_of_the_last_file_is_no_missing_disk(place: Path) -> None:
+def test_what_a_power_cut_takes_of_the_last_file_is_no_missing_disk(place):
     files = sorted((file.name, file) for name in DISKS for file in (place / name).iterdir())
     last = files[-1][1]
     last.write_bytes(bytes(LOG_FILE_BYTES))
@@ -224,9 +214,7 @@ def test_what_a_power_cut_takes_of_the_last_file_is_no_missing_disk(place: Path)
 
 
 @pytest.mark.parametrize("items", [400, 450])
-def test_a_copy_of_the_store_with_an_empty_directory_opens(
-    tmp_path: Path, items: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_of_the_store_with_an_empty_directory_opens(tmp_path, items, monkeypatch):
     """Also where only the settings tell how an index file is divided."""
     monkeypatch.setitem(globals(), "CONFIG", msgspec.structs.replace(CONFIG, max_index_num=items))
     (tmp_path / "one").mkdir()
@@ -239,7 +227,7 @@ def test_a_copy_of_the_store_with_an_empty_directory_opens(
         assert found(store, 3) == {0, 1, 2}
 
 
-def test_new_directories_may_be_added(place: Path) -> None:
+def test_new_directories_may_be_added(place):
     opened(place).close()
     with opened(place, *DISKS, "disk3") as store:
         put(store, COUNT, COUNT)
@@ -252,9 +240,7 @@ def test_new_directories_may_be_added(place: Path) -> None:
 
 
 @pytest.mark.parametrize("door", ["open", "repair", "rebuild"])
-def test_one_directory_without_a_file_is_refused_where_there_was_a_log(
-    tmp_path: Path, door: str
-) -> None:
+def test_one_directory_without_a_file_is_refused_where_there_was_a_log(tmp_path, door):
     with opened(tmp_path, "disk0") as store:
         put(store, 0, 3)
     shutil.rmtree(tmp_path / "root" / "consumequeue")  # another disk, say
@@ -275,9 +261,7 @@ def test_one_directory_without_a_file_is_refused_where_there_was_a_log(
 
 
 @pytest.mark.parametrize("is_crashed", [False, True])
-def test_a_store_does_not_begin_again_where_log_and_queues_are_away(
-    tmp_path: Path, *, is_crashed: bool
-) -> None:
+def test_a_store_does_not_begin_again_where_log_and_queues_are_away(tmp_path, *, is_crashed):
     with MessageStore.open(tmp_path, CONFIG, threads=False) as store:
         put(store, 0, 3)
     for name in ("commitlog", "consumequeue"):
@@ -294,7 +278,7 @@ def test_a_store_does_not_begin_again_where_log_and_queues_are_away(
 
 
 @pytest.mark.parametrize("name", ["consumequeue", "index"])
-def test_queues_and_index_of_a_disk_that_is_away_are_made_again(place: Path, name: str) -> None:
+def test_queues_and_index_of_a_disk_that_is_away_are_made_again(place, name):
     (place / "root" / name).rename(place / "hidden")
     (place / "root" / name).mkdir()
     with opened(place) as store:
@@ -307,7 +291,7 @@ def test_queues_and_index_of_a_disk_that_is_away_are_made_again(place: Path, nam
         assert store.max_offset("T", 0) == COUNT + 3
 
 
-def test_a_store_without_a_message_may_lose_its_directory(tmp_path: Path) -> None:
+def test_a_store_without_a_message_may_lose_its_directory(tmp_path):
     MessageStore.open(tmp_path, CONFIG).close()
     shutil.rmtree(tmp_path / "commitlog")
     MessageStore.open(tmp_path, CONFIG).close()

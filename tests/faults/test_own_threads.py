@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -61,9 +60,7 @@ EVERY = pytest.mark.parametrize("begin", [on_listener, on_future, on_check])
 
 
 @EVERY
-def test_a_close_there_says_at_once_that_it_cannot_wait_for_itself(
-    begin: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_close_there_says_at_once_that_it_cannot_wait_for_itself(begin, tmp_path, monkeypatch):
     monkeypatch.setattr(threads, "JOIN_TIMEOUT_S", PATIENCE_S * 2)
     with MessageStore.open(tmp_path, SETTINGS) as store:
         before = {thread.name for thread in threading.enumerate()}
@@ -78,7 +75,7 @@ def test_a_close_there_says_at_once_that_it_cannot_wait_for_itself(
 
 
 @EVERY
-def test_puts_there_are_answered(begin: Callable[..., None], tmp_path: Path) -> None:
+def test_puts_there_are_answered(begin, tmp_path):
     with MessageStore.open(tmp_path, SETTINGS) as store:
         other = Message(topic="other")
         results = called(

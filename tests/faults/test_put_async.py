@@ -59,8 +59,8 @@ def bodies(root: Path) -> dict[int, bytes]:
 @pytest.mark.parametrize("flush", FlushDiskType)
 @pytest.mark.parametrize("part", ["consuming", "storage"])
 def test_an_interrupt_at_any_line_of_a_put_leaves_no_future_that_does_not_end(
-    tmp_path: Path, flush: FlushDiskType, part: str
-) -> None:
+    tmp_path, flush, part
+):
     interrupts, futures = InterruptAt(part), []
     config = small_config(flush_disk_type=flush)
     with MessageStore.open(tmp_path, config, disk=HeldDisk()) as store:
@@ -83,7 +83,7 @@ def test_an_interrupt_at_any_line_of_a_put_leaves_no_future_that_does_not_end(
         assert future.result(0).physical_offset in stored
 
 
-def test_an_interrupted_close_ends_every_future(tmp_path: Path) -> None:
+def test_an_interrupted_close_ends_every_future(tmp_path):
     interrupts = InterruptAt("")
     for line in itertools.count(1, 41):
         store = opened(tmp_path / str(line))
@@ -96,7 +96,7 @@ def test_an_interrupted_close_ends_every_future(tmp_path: Path) -> None:
     assert line > 200
 
 
-def test_puts_beside_close_end_and_say_what_is_stored(tmp_path: Path) -> None:
+def test_puts_beside_close_end_and_say_what_is_stored(tmp_path):
     for turn in range(10):
         root = tmp_path / str(turn)
         store, futures = opened(root), []
@@ -135,8 +135,8 @@ class Trouble:
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("?"), SystemExit(1), Interrupt()])
 def test_what_nobody_foresaw_is_asked_again_and_the_message_is_said_to_be_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
+    tmp_path, monkeypatch, error
+):
     monkeypatch.setattr(async_puts, "_ASK_AGAIN_S", 0.01)
     with opened(tmp_path) as store:
         monkeypatch.setattr(store._async_puts._store, "acknowledged", Trouble(store, [error] * 3))
@@ -144,9 +144,7 @@ def test_what_nobody_foresaw_is_asked_again_and_the_message_is_said_to_be_stored
         assert [one.result(WAIT_S).status for one in futures] == [OK] * 5
 
 
-def test_what_lasts_is_in_the_future_at_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_lasts_is_in_the_future_at_last(tmp_path, monkeypatch):
     monkeypatch.setattr(async_puts, "_ASK_AGAIN_S", 0.01)
     store = opened(tmp_path)
     monkeypatch.setattr(async_puts.AsyncPuts._resolve, "__defaults__", (0.1,))
@@ -156,7 +154,7 @@ def test_what_lasts_is_in_the_future_at_last(
     assert isinstance(future.exception(0), MemoryError)
 
 
-def test_a_callback_that_raises_ends_neither_the_thread_nor_other_futures(tmp_path: Path) -> None:
+def test_a_callback_that_raises_ends_neither_the_thread_nor_other_futures(tmp_path):
     def exits(_future: Future) -> None:
         raise SystemExit
 
@@ -171,7 +169,7 @@ def test_a_callback_that_raises_ends_neither_the_thread_nor_other_futures(tmp_pa
         assert worker().is_alive()
 
 
-def test_an_exception_set_in_the_thread_from_outside_ends_no_future(tmp_path: Path) -> None:
+def test_an_exception_set_in_the_thread_from_outside_ends_no_future(tmp_path):
     disk = HeldDisk()
     with opened(tmp_path, disk) as store:
         disk.may_sync.clear()
@@ -182,7 +180,7 @@ def test_an_exception_set_in_the_thread_from_outside_ends_no_future(tmp_path: Pa
         assert [one.result(WAIT_S).status for one in futures] == [OK] * 5
 
 
-def test_time_outs_count_from_the_put_and_not_from_when_its_turn_comes(tmp_path: Path) -> None:
+def test_time_outs_count_from_the_put_and_not_from_when_its_turn_comes(tmp_path):
     may_go_on, left = threading.Event(), []
 
     def replica(_offset: int, timeout_s: float) -> PutMessageStatus:
@@ -202,7 +200,7 @@ def test_time_outs_count_from_the_put_and_not_from_when_its_turn_comes(tmp_path:
     assert left[1:] == [0.0] * 49
 
 
-def test_in_a_forked_child_futures_say_so_and_call_nobody(tmp_path: Path) -> None:
+def test_in_a_forked_child_futures_say_so_and_call_nobody(tmp_path):
     disk, called = HeldDisk(), []
     with opened(tmp_path, disk) as store:
         disk.may_sync.clear()

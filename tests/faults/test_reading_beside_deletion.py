@@ -1,11 +1,8 @@
 """A file that retention deletes while somebody reads is an expected outcome, never an error."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from rocketstore import Message, MessageStore
+from rocketstore import Message
 from rocketstore.storage.files.mapped_file import MappedFile
 from support.clock import START_MS
 from support.configured_store import open_small
@@ -16,7 +13,7 @@ COUNT = 150
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MessageStore]:
+def store(tmp_path):
     """A store of several files of each kind, opened again, so that few are mapped."""
     sizes = {"max_hash_slot_num": 10, "max_index_num": 40, "mapped_file_size_consume_queue": 1000}
     with open_small(tmp_path, **sizes) as writer:
@@ -33,7 +30,7 @@ def in_the_midst_of_deletion(file: MappedFile) -> None:
 
 
 @pytest.mark.parametrize("key", ["all", "größe"], ids=["ascii", "not-ascii"])
-def test_find_passes_over_an_index_file_that_goes_away(store: MessageStore, key: str) -> None:
+def test_find_passes_over_an_index_file_that_goes_away(store, key):
     before = store.find(TOPIC, key, max_messages=COUNT)
     in_the_midst_of_deletion(parts_of(store).index.files[0].file)
     after = store.find(TOPIC, key, max_messages=COUNT)
@@ -43,7 +40,7 @@ def test_find_passes_over_an_index_file_that_goes_away(store: MessageStore, key:
     assert store.find(TOPIC, "k0") == []
 
 
-def test_all_questions_bear_a_log_file_that_goes_away(store: MessageStore) -> None:
+def test_all_questions_bear_a_log_file_that_goes_away(store):
     log = parts_of(store).log.files.files[0]
     count = sum(m.physical_offset >= log.size for m in store.find(TOPIC, "all", max_messages=COUNT))
     in_the_midst_of_deletion(log)
@@ -57,7 +54,7 @@ def test_all_questions_bear_a_log_file_that_goes_away(store: MessageStore) -> No
     store.store_timestamp(TOPIC, 0, 0)
 
 
-def test_all_questions_bear_a_queue_file_that_goes_away(store: MessageStore) -> None:
+def test_all_questions_bear_a_queue_file_that_goes_away(store):
     queue = parts_of(store).queues.all()[0]
     in_the_midst_of_deletion(queue.files.files[0])
     assert store.max_offset(TOPIC, 0) == COUNT

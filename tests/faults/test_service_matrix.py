@@ -68,9 +68,7 @@ class Log(logging.Handler):
 
 
 @pytest.fixture(autouse=True)
-def _quiet(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, service: str
-) -> Iterator[None]:
+def _quiet(monkeypatch, caplog, service):
     monkeypatch.setattr(ROOT, "handlers", [Log(logging.WARNING)])
     monkeypatch.setattr(ROOT, "propagate", False)
     monkeypatch.setattr(logging.getLogger("asyncio"), "disabled", True)
@@ -89,7 +87,7 @@ def _quiet(
 
 
 @pytest.fixture
-def begun(tmp_path: Path, service: str) -> Path:
+def begun(tmp_path, service):
     """A store in which the work is still to be done."""
     root = tmp_path / "begun"
     work = ALL[service](root)
@@ -258,7 +256,7 @@ def calls_of(
 
 
 @pytest.mark.parametrize("service", ALL)
-def test_a_service_keeps_its_promises_whatever_call_fails(begun: Path, service: str) -> None:
+def test_a_service_keeps_its_promises_whatever_call_fails(begun, service):
     codes = itertools.cycle(CODES)
     faults = (
         Fault(*call, code, lasting)
@@ -272,17 +270,15 @@ def test_a_service_keeps_its_promises_whatever_call_fails(begun: Path, service: 
 @pytest.mark.parametrize("service", ALL)
 @pytest.mark.parametrize("kind", [Closing, Forking])
 def test_a_service_keeps_its_promises_whatever_call_a_close_or_a_fork_is_beside(
-    begun: Path, service: str, kind: type[Closing | Forking]
-) -> None:
+    begun, service, kind
+):
     calls = calls_of(begun, service, 2, opened=True)
     faults = (Fault(*call, BESIDE, lasting=False) for call in calls)
     live_through(begun, service, faults, kind)
 
 
 @pytest.mark.parametrize("service", ALL)
-def test_a_service_keeps_its_promises_whatever_line_is_interrupted(
-    begun: Path, service: str
-) -> None:
+def test_a_service_keeps_its_promises_whatever_line_is_interrupted(begun, service):
     interrupts, most = InterruptAt(""), 1 << 30
     work = copied(begun, service)
     work.open()

@@ -69,8 +69,8 @@ def within_time(call, *arguments):
 @pytest.mark.parametrize("writers", [1, 4])
 @pytest.mark.parametrize("kind", [Message, bytes], ids=["put", "batch"])
 def test_an_unforeseen_error_of_the_flush_thread_answers_waiting_puts_at_once(
-    tmp_path: Path, kind: type, writers: int
-) -> None:
+    tmp_path, kind, writers
+):
     disk = StrangeDisk("rocketstore-flush")
     store = open_small(
         tmp_path, disk=disk, threads=True, flush_disk_type=FlushDiskType.SYNC_FLUSH,
@@ -92,9 +92,7 @@ def test_an_unforeseen_error_of_the_flush_thread_answers_waiting_puts_at_once(
         assert 1 < again.next_queue_offset("orders", 0) <= writers + 1
 
 
-def test_an_unforeseen_error_of_the_asynchronous_flush_stops_the_puts_as_well(
-    tmp_path: Path,
-) -> None:
+def test_an_unforeseen_error_of_the_asynchronous_flush_stops_the_puts_as_well(tmp_path):
     disk = StrangeDisk("rocketstore-flush")
     store = open_small(
         tmp_path, disk=disk, threads=True, flush_interval_commit_log=1,
@@ -113,7 +111,7 @@ def test_an_unforeseen_error_of_the_asynchronous_flush_stops_the_puts_as_well(
     assert isinstance(within_time(store.close), FlushFailedError)
 
 
-def test_the_queue_flush_goes_on_after_an_unforeseen_error(tmp_path: Path) -> None:
+def test_the_queue_flush_goes_on_after_an_unforeseen_error(tmp_path):
     clock = Clock()
     disk = StrangeDisk("rocketstore-queue-flush", times=1)
     store = open_small(
@@ -133,9 +131,7 @@ def test_the_queue_flush_goes_on_after_an_unforeseen_error(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("error", [OSError(24, "no more"), MemoryError(), UnforeseenError()])
-def test_a_thread_whose_work_fails_works_again(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_thread_whose_work_fails_works_again(monkeypatch, error):
     monkeypatch.setattr("rocketstore.storage.threads.PAUSE_AFTER_ERROR_S", 0.0)
     went_on, tries = threading.Event(), iter([error, error])
     deaths: list[BaseException] = []
@@ -154,7 +150,7 @@ def test_a_thread_whose_work_fails_works_again(
     assert not deaths
 
 
-def test_only_threads_whose_end_is_reported_end_by_errors(tmp_path: Path) -> None:
+def test_only_threads_whose_end_is_reported_end_by_errors(tmp_path):
     """The flush thread tells all puts; a slave's connection is closed, and the slave comes back."""
     from support.replicas import address_of, open_master, open_slave  # noqa: PLC0415
 
@@ -202,9 +198,7 @@ class WatchedDisk(Disk):
 
 
 @pytest.mark.parametrize("pauses_after", ["commitlog", "consumequeue"])
-def test_close_does_not_wait_for_the_pauses_of_retention(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses_after: str
-) -> None:
+def test_close_does_not_wait_for_the_pauses_of_retention(tmp_path, monkeypatch, pauses_after):
     monkeypatch.setattr(workers, "FIRST_CLEAN_AFTER_S", 0.0)
     in_log = pauses_after == "commitlog"
     clock, disk = Clock(), WatchedDisk(pauses_after)
@@ -248,9 +242,7 @@ THREADS = (
 
 
 @pytest.mark.parametrize("name", THREADS)
-def test_a_store_whose_threads_cannot_be_started_is_not_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_store_whose_threads_cannot_be_started_is_not_open(tmp_path, monkeypatch, name):
     start = threading.Thread.start
 
     def start_some(thread: threading.Thread) -> None:
@@ -277,9 +269,7 @@ def test_a_store_whose_threads_cannot_be_started_is_not_open(
 
 
 @pytest.mark.parametrize("module", ["gevent.thread", "eventlet.green.thread"])
-def test_a_store_whose_threads_would_be_coroutines_is_not_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
-) -> None:
+def test_a_store_whose_threads_would_be_coroutines_is_not_open(tmp_path, monkeypatch, module):
     """One of them that waits for a disk or a socket would stop the whole process, for ever."""
 
     def start_new_thread(*_: object) -> int:
@@ -293,9 +283,7 @@ def test_a_store_whose_threads_would_be_coroutines_is_not_open(
     open_small(tmp_path, threads=True).close()  # nothing is locked
 
 
-def test_an_unforeseen_error_of_the_thread_that_makes_files_ahead_stops_no_put(
-    tmp_path: Path,
-) -> None:
+def test_an_unforeseen_error_of_the_thread_that_makes_files_ahead_stops_no_put(tmp_path):
     disk = StrangeDisk("rocketstore-preallocate")
     disk.is_strange = True
     with open_small(tmp_path, disk=disk, threads=True) as store:

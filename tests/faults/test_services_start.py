@@ -1,7 +1,6 @@
 """A service starts with the store: no public call starts a thread, and none can fail to."""
 
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,7 @@ CALLS = CHANGES | READS | SERVICES | {"close": lambda store: store.close()}
 
 
 @pytest.mark.parametrize("flush", FlushDiskType)
-def test_no_public_call_starts_a_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: FlushDiskType
-) -> None:
+def test_no_public_call_starts_a_thread(tmp_path, monkeypatch, flush):
     started: list[str] = []
     start = threading.Thread.start
 

@@ -46,7 +46,7 @@ ASKED = BY_QUEUE | BY_LOG | {"queue_entries": lambda store: list(store.queue_ent
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     with MessageStore.open(tmp_path, CONFIG, threads=False) as store:
         for _ in range(3):
             store.put(Message(topic="t", body=b"x", keys="k", tags="a"))
@@ -66,9 +66,7 @@ def fail_reads_of(room: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("code", "hint"), [(errno.EIO, "dmesg"), (errno.ESTALE, "mount its")])
 @pytest.mark.parametrize(("room", "name"), WAYS)
-def test_bytes_that_the_disk_cannot_read_are_an_error(
-    root: Path, room: str, name: str, code: int, hint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_that_the_disk_cannot_read_are_an_error(root, room, name, code, hint, monkeypatch):
     with MessageStore.open(root, CONFIG, read_only=True) as store:
         assert ASKED[name](store)
     with MessageStore.open(root, CONFIG, read_only=True) as store:
@@ -99,8 +97,8 @@ WHOLE_STORE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("call", ["pread", "preadv"])
 @pytest.mark.parametrize("way", WHOLE_STORE)
 def test_no_read_of_a_damaged_store_fails_without_file_and_offset(
-    root: Path, tmp_path_factory: pytest.TempPathFactory, way: str, call: str
-) -> None:
+    root, tmp_path_factory, way, call
+):
     (root / "abort").touch()
     log = root / LOG / f"{0:020}"
     log.write_bytes(log.read_bytes()[:150] + b"\xff" * 20 + log.read_bytes()[170:])
@@ -121,9 +119,7 @@ def test_no_read_of_a_damaged_store_fails_without_file_and_offset(
     assert number > 3 or call == "preadv"
 
 
-def test_the_end_of_a_short_log_file_that_the_disk_cannot_read_is_an_error(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_short_log_file_that_the_disk_cannot_read_is_an_error(root, monkeypatch):
     log = root / LOG / f"{0:020}"
     os.truncate(log, 9_000)
     verify_store(root, CONFIG)
@@ -140,9 +136,7 @@ def test_the_end_of_a_short_log_file_that_the_disk_cannot_read_is_an_error(
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "known-ends", "config/topics.json"])
-def test_a_small_file_that_the_disk_cannot_read_is_not_taken_for_absent(
-    root: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_small_file_that_the_disk_cannot_read_is_not_taken_for_absent(root, monkeypatch, name):
     if name == "config/topics.json":
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text('{"topicConfigTable":{}}')

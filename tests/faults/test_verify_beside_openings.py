@@ -14,9 +14,7 @@ from support.openings import SIZES, look_beside_openings, put
 
 
 @pytest.mark.parametrize("end", ["close", "abandon", None])
-def test_a_writer_that_comes_while_a_store_is_verified_is_no_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str | None
-) -> None:
+def test_a_writer_that_comes_while_a_store_is_verified_is_no_damage(tmp_path, monkeypatch, end):
     """Whether or not it has gone again before the look ends."""
 
     def look(root: Path, now_ms: int) -> list[Finding]:
@@ -25,9 +23,7 @@ def test_a_writer_that_comes_while_a_store_is_verified_is_no_damage(
     look_beside_openings(tmp_path, end, look, monkeypatch)
 
 
-def test_a_log_file_that_is_deleted_while_it_is_verified_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_file_that_is_deleted_while_it_is_verified_is_no_error(tmp_path, monkeypatch):
     """At each look another one, as where retention follows a scan of many files."""
     clock = Clock()
     with open_small(tmp_path, clock, **SIZES) as store:

@@ -131,7 +131,7 @@ def is_refused(call: Callable[[], Any]) -> bool:
     return not getattr(getattr(result, "put", result), "is_stored", True)
 
 
-def test_every_public_call_of_the_store_and_its_parts_is_listed(root: Path) -> None:
+def test_every_public_call_of_the_store_and_its_parts_is_listed(root):
     with open_all(root) as store:
         parts = {name: store if name == "store" else getattr(store, name) for name in READS}
         for name, part in parts.items():
@@ -143,7 +143,7 @@ def test_every_public_call_of_the_store_and_its_parts_is_listed(root: Path) -> N
 
 
 @pytest.mark.parametrize("end", ["closed", "forked"])
-def test_a_store_that_is_closed_or_a_parent_s_is_not_written(root: Path, end: str) -> None:
+def test_a_store_that_is_closed_or_a_parent_s_is_not_written(root, end):
     store = open_all(root)
     taken = taken_from(store)
 
@@ -168,7 +168,7 @@ def test_a_store_that_is_closed_or_a_parent_s_is_not_written(root: Path, end: st
         assert store.consumer_offsets.get(T, "g", 0) is None
 
 
-def test_a_store_that_is_only_read_has_no_call_that_writes(root: Path) -> None:
+def test_a_store_that_is_only_read_has_no_call_that_writes(root):
     open_all(root).close()
     before = tree(root)
     with MessageStore.open(root, read_only=True) as store:

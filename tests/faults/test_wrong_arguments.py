@@ -250,7 +250,7 @@ def faults_of(name: str, call: Callable[..., Any], good: dict[str, Any]) -> Iter
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MessageStore]:
+def store(tmp_path):
     with MessageStore.open(tmp_path / "store", CONFIG) as opened:
         opened.memory_topics.create("mem")
         opened.batch_topics.create("bat")
@@ -265,7 +265,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
     assert [one for one in report.findings if one.severity is not Severity.NOTE] == []
 
 
-def test_wrong_arguments_are_named_and_leave_the_store_as_it_was(store: MessageStore) -> None:
+def test_wrong_arguments_are_named_and_leave_the_store_as_it_was(store):
     message = Message(topic="orders", body=b"b")
     message_id = store.put(message).message_id
     store.wait_dispatched()
@@ -293,9 +293,7 @@ def test_wrong_arguments_are_named_and_leave_the_store_as_it_was(store: MessageS
     assert {name for name in of_reader_only if name == "cut_short"} <= walked["read_only"]
 
 
-def test_wrong_arguments_of_an_opening_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_arguments_of_an_opening_leave_nothing(tmp_path, monkeypatch):
     ids = itertools.count()
     small = {"config": StoreConfig.small()}
 
@@ -332,7 +330,7 @@ class SparkSession:
     """Stands for Spark's, which a job that refuses its arguments does not use."""
 
 
-def test_jobs_on_spark_refuse_wrong_arguments_before_they_use_spark(tmp_path: Path) -> None:
+def test_jobs_on_spark_refuse_wrong_arguments_before_they_use_spark(tmp_path):
     pytest.importorskip("pyspark")
     MessageStore.open(tmp_path, StoreConfig.small()).close()
     wrong = {
@@ -353,7 +351,7 @@ def test_jobs_on_spark_refuse_wrong_arguments_before_they_use_spark(tmp_path: Pa
     assert not any((tmp_path / place).exists() for place in ("target", "out"))
 
 
-def test_wrong_arguments_of_calls_that_are_awaited_are_named(store: MessageStore) -> None:
+def test_wrong_arguments_of_calls_that_are_awaited_are_named(store):
     opened = AsyncMessageStore(store)
     consumer = opened.consume("orders", "awaiting", start="first")
     public = {
@@ -394,9 +392,7 @@ def test_wrong_arguments_of_calls_that_are_awaited_are_named(store: MessageStore
     assert names - {"flush", "close"} - rows.keys() == set(), "give these a row"
 
 
-def test_wrong_arguments_of_a_broker_in_a_test_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_arguments_of_a_broker_in_a_test_are_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for argument, wrong in ((name, one) for name in ("path", "config") for one in WRONG):
         if wrong is not None and not isinstance(wrong, (str, Path)):
@@ -415,13 +411,13 @@ def test_wrong_arguments_of_a_broker_in_a_test_are_named(
 
 
 @pytest.mark.parametrize("field", StoreConfig.__struct_fields__)
-def test_settings_of_another_kind_are_refused_by_their_name(field: str) -> None:
+def test_settings_of_another_kind_are_refused_by_their_name(field):
     for wrong in WRONG:
         with suppress(ConfigError):
             StoreConfig(**{field: wrong})
 
 
-def test_an_error_says_call_argument_expected_and_found(store: MessageStore) -> None:
+def test_an_error_says_call_argument_expected_and_found(store):
     with pytest.raises(
         ArgumentError, match=r"^max_messages: expected int, found None \(NoneType\)$"
     ):
@@ -436,7 +432,7 @@ def test_an_error_says_call_argument_expected_and_found(store: MessageStore) -> 
         store.next_queue_offset(b"orders", 0)  # type: ignore[arg-type] # that is the test
 
 
-def test_a_path_too_long_for_the_files_of_queues_is_refused_before_a_put(tmp_path: Path) -> None:
+def test_a_path_too_long_for_the_files_of_queues_is_refused_before_a_put(tmp_path):
     """Dispatch could make no queue, and who waits for it would wait for ever."""
     path = tmp_path
     while len(str(path)) < LONGEST_ROOT:

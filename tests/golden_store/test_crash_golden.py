@@ -54,7 +54,7 @@ def java(case: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CRASH_CASES)
-def test_compatible_recovery_ends_the_log_where_java_does(case: str, tmp_path: Path) -> None:
+def test_compatible_recovery_ends_the_log_where_java_does(case, tmp_path):
     parts, report = recovered(case, tmp_path, RecoveryPolicy.COMPATIBLE)
     assert report.was_clean == (case in CLEAN_CASES)
     assert report.end == java(case)["maxPhyOffset"]
@@ -63,7 +63,7 @@ def test_compatible_recovery_ends_the_log_where_java_does(case: str, tmp_path: P
 
 
 @pytest.mark.parametrize("case", CRASH_CASES)
-def test_compatible_recovery_keeps_the_records_that_java_keeps(case: str, tmp_path: Path) -> None:
+def test_compatible_recovery_keeps_the_records_that_java_keeps(case, tmp_path):
     parts, _ = recovered(case, tmp_path, RecoveryPolicy.COMPATIBLE)
     survey = survey_log(parts.log_files.files, now_ms=NOW_MS)
     found = [
@@ -78,9 +78,7 @@ def test_compatible_recovery_keeps_the_records_that_java_keeps(case: str, tmp_pa
 
 
 @pytest.mark.parametrize("case", CRASH_CASES)
-def test_compatible_recovery_gives_the_queue_entries_that_java_gives(
-    case: str, tmp_path: Path
-) -> None:
+def test_compatible_recovery_gives_the_queue_entries_that_java_gives(case, tmp_path):
     parts, report = recovered(case, tmp_path, RecoveryPolicy.COMPATIBLE)
     offsets = {f"{key.topic}-{key.queue_id}": n for key, n in report.queue_offsets.items()}
     for topic, queues in java(case)["consumeQueues"].items():
@@ -113,7 +111,7 @@ def opened(case: str, tmp_path: Path, policy: RecoveryPolicy) -> MessageStore:
 
 
 @pytest.mark.parametrize("case", CRASH_CASES)
-def test_compatible_recovery_answers_gets_as_java_does(case: str, tmp_path: Path) -> None:
+def test_compatible_recovery_answers_gets_as_java_does(case, tmp_path):
     asked = 0
     with opened(case, tmp_path, RecoveryPolicy.COMPATIBLE) as store:
         for query in java(case)["getMessage"]:
@@ -142,7 +140,7 @@ def test_compatible_recovery_answers_gets_as_java_does(case: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("case", CRASH_CASES)
-def test_compatible_recovery_finds_the_keys_that_java_finds(case: str, tmp_path: Path) -> None:
+def test_compatible_recovery_finds_the_keys_that_java_finds(case, tmp_path):
     with opened(case, tmp_path, RecoveryPolicy.COMPATIBLE) as store:
         for query, offsets in java(case)["index"].items():
             topic, key = query.split("#", 1)
@@ -155,7 +153,7 @@ def test_compatible_recovery_finds_the_keys_that_java_finds(case: str, tmp_path:
 
 
 @pytest.mark.parametrize("case", CRASH_CASES)
-def test_salvage_keeps_every_intact_record(case: str, tmp_path: Path) -> None:
+def test_salvage_keeps_every_intact_record(case, tmp_path):
     before = load_parts(golden_case("crash") / case / "in", now_ms=NOW_MS)
     intact = survey_log(before.log_files.files, now_ms=NOW_MS)
     parts, report = recovered(case, tmp_path, RecoveryPolicy.SALVAGE)
@@ -166,7 +164,7 @@ def test_salvage_keeps_every_intact_record(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CRASH_CASES)
-def test_salvage_lets_queues_and_log_agree(case: str, tmp_path: Path) -> None:
+def test_salvage_lets_queues_and_log_agree(case, tmp_path):
     parts, report = recovered(case, tmp_path, RecoveryPolicy.SALVAGE)
     survey = survey_log(parts.log_files.files, now_ms=NOW_MS)
     numbers = QueueNumbers()
@@ -195,7 +193,7 @@ def test_salvage_lets_queues_and_log_agree(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CRASH_CASES)
-def test_salvage_indexes_every_key_once(case: str, tmp_path: Path) -> None:
+def test_salvage_indexes_every_key_once(case, tmp_path):
     parts, _ = recovered(case, tmp_path, RecoveryPolicy.SALVAGE)
     answers = java("plain")["index"]
     asked = 0
@@ -212,9 +210,7 @@ def test_salvage_indexes_every_key_once(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", CRASH_CASES)
 @pytest.mark.parametrize("policy", RecoveryPolicy)
-def test_recovery_of_a_recovered_store_changes_nothing(
-    case: str, policy: RecoveryPolicy, tmp_path: Path
-) -> None:
+def test_recovery_of_a_recovered_store_changes_nothing(case, policy, tmp_path):
     parts, first = recovered(case, tmp_path, policy)
     root = parts.layout.root
     content = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
@@ -231,7 +227,7 @@ def test_recovery_of_a_recovered_store_changes_nothing(
     }
 
 
-def test_what_is_cut_is_kept(tmp_path: Path) -> None:
+def test_what_is_cut_is_kept(tmp_path):
     parts, report = recovered("torn_body_crc", tmp_path, RecoveryPolicy.SALVAGE)
     original = golden_case("crash") / "torn_body_crc" / "in" / "commitlog" / "00000000000000524288"
     assert report.evidence is not None

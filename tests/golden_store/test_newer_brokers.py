@@ -70,7 +70,7 @@ def table(root: Path, name: str) -> Any:
 # --- understood ---------------------------------------------------------------------------------
 
 
-def test_every_message_is_read_as_it_was_put() -> None:
+def test_every_message_is_read_as_it_was_put():
     root = golden_case("newer") / "files"
     with ReadOnlyStore.open(root, OURS) as store:
 
@@ -97,7 +97,7 @@ def test_every_message_is_read_as_it_was_put() -> None:
     assert verify_store(root, OURS).findings == []
 
 
-def test_what_only_5_knows_stays_where_our_writing_goes_on(tmp_path: Path) -> None:
+def test_what_only_5_knows_stays_where_our_writing_goes_on(tmp_path):
     root = copied("files", tmp_path)
     own = struct.Struct(">qq").unpack_from((root / "checkpoint").read_bytes(), 24)
     assert own == (6789, 12345)
@@ -147,7 +147,7 @@ def _messages(root: Path) -> list[Any]:
         ]
 
 
-def test_an_op_message_may_end_several_transactions(tmp_path: Path) -> None:
+def test_an_op_message_may_end_several_transactions(tmp_path):
     root = copied("transactions", tmp_path)
     begun = manifest(golden_case("newer"))["transactions"]["begun"]
     left = [str(number).encode() for number in range(0, 40, 4)]
@@ -179,7 +179,7 @@ def test_an_op_message_may_end_several_transactions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["delivered_timers", "revived_pops"])
-def test_what_was_delivered_does_not_wait(name: str, tmp_path: Path) -> None:
+def test_what_was_delivered_does_not_wait(name, tmp_path):
     root = copied(name, tmp_path)
     assert verify_store(root, OURS).findings == []
     revives = "rmq_sys_REVIVE_LOG_DefaultCluster"
@@ -189,7 +189,7 @@ def test_what_was_delivered_does_not_wait(name: str, tmp_path: Path) -> None:
     assert verify_store(root, OURS).findings == [], "an acknowledgement waits for nothing"
 
 
-def test_a_time_of_its_own_is_an_ordinary_property_of_what_is_put_here(tmp_path: Path) -> None:
+def test_a_time_of_its_own_is_an_ordinary_property_of_what_is_put_here(tmp_path):
     later = {"TIMER_DELIVER_MS": "99999999999999"}
     with MessageStore.open(tmp_path, OURS) as store:
         assert store.put(Message(topic=ORDERS, body=b"put", properties=later), 0).is_stored
@@ -205,9 +205,7 @@ def test_a_time_of_its_own_is_an_ordinary_property_of_what_is_put_here(tmp_path:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_part_that_our_writing_would_contradict_is_refused_and_nothing_written(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_part_that_our_writing_would_contradict_is_refused_and_nothing_written(name, tmp_path):
     root, (file, words) = copied(name, tmp_path), PARTS[name]
     before = content(root)
     for _ in range(2):  # the first one keeps no lock
@@ -227,7 +225,7 @@ def test_a_part_that_our_writing_would_contradict_is_refused_and_nothing_written
         "config/consumerOffsets/CURRENT", "kvStore/CURRENT",
     ],
 )  # fmt: skip
-def test_one_file_of_such_a_part_is_enough(file: str, tmp_path: Path) -> None:
+def test_one_file_of_such_a_part_is_enough(file, tmp_path):
     root = copied("files", tmp_path)
     (root / file).parent.mkdir(exist_ok=True)
     (root / file).write_bytes(b"MANIFEST-000005\n")
@@ -237,9 +235,7 @@ def test_one_file_of_such_a_part_is_enough(file: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("directory", ["rdb", "consumerOffsets"])
-def test_offsets_in_rocksdb_are_not_taken_for_none(
-    tmp_path: Path, capsys: Any, directory: str
-) -> None:
+def test_offsets_in_rocksdb_are_not_taken_for_none(tmp_path, capsys, directory):
     root = copied("rocksdb_tables", tmp_path)
     (root / "config" / "rdb").rename(root / "config" / directory)
     said = f"{root}/config: topics, groups and offsets are in a RocksDB of 5.x"
@@ -253,7 +249,7 @@ def test_offsets_in_rocksdb_are_not_taken_for_none(
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_every_door_that_reads_says_so(name: str, tmp_path: Path, capsys: Any) -> None:
+def test_every_door_that_reads_says_so(name, tmp_path, capsys):
     root, (file, words) = copied(name, tmp_path), PARTS[name]
     with capture_logs() as lines, MessageStore.open(root, OURS, read_only=True) as store:
         assert store.queues()
@@ -273,7 +269,7 @@ def test_every_door_that_reads_says_so(name: str, tmp_path: Path, capsys: Any) -
     assert any(one.startswith(f"{file}: ") and words in one for one in told)
 
 
-def test_after_what_the_hint_says_the_store_opens(tmp_path: Path) -> None:
+def test_after_what_the_hint_says_the_store_opens(tmp_path):
     given_up = {
         "timers": ("timerwheel", "config/timercheck"),
         "rocksdb_tables": ("config/rdb",),
@@ -297,7 +293,7 @@ def test_after_what_the_hint_says_the_store_opens(tmp_path: Path) -> None:
     MessageStore.open(root, OURS).close()
 
 
-def test_messages_that_no_wheel_has_taken_wait_too(tmp_path: Path) -> None:
+def test_messages_that_no_wheel_has_taken_wait_too(tmp_path):
     root = copied("delivered_timers", tmp_path)
     # As the second before it was written next.
     overwrite_file(root / "config" / "timercheck", 16, bytes(8))
@@ -305,7 +301,7 @@ def test_messages_that_no_wheel_has_taken_wait_too(tmp_path: Path) -> None:
     assert found.reason.endswith("brokers of 5.x keep: 1")
 
 
-def test_without_a_wheel_all_that_was_put_there_may_wait(tmp_path: Path) -> None:
+def test_without_a_wheel_all_that_was_put_there_may_wait(tmp_path):
     root = copied("delivered_timers", tmp_path)
     (root / "timerwheel").rename(root / "timerwheel.72")  # timerWheelSnapshotFlush of 5.4
     with pytest.raises(StoreError, match=r"brokers of 5\.x keep: 1"):
@@ -313,7 +309,7 @@ def test_without_a_wheel_all_that_was_put_there_may_wait(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["timers", "pops"])
-def test_broken_files_of_these_parts_end_in_no_other_error(name: str, tmp_path: Path) -> None:
+def test_broken_files_of_these_parts_end_in_no_other_error(name, tmp_path):
     root, random = copied(name, tmp_path), Random(name)
     for file in (*NEWER_FILES, "config/consumerOffset.json"):
         path, kept = root / file, root / "kept"
@@ -331,7 +327,7 @@ def test_broken_files_of_these_parts_end_in_no_other_error(name: str, tmp_path: 
             kept.rename(path)
 
 
-def test_a_precision_that_no_file_records_is_found_from_the_wheel(tmp_path: Path) -> None:
+def test_a_precision_that_no_file_records_is_found_from_the_wheel(tmp_path):
     root = copied("timers", tmp_path)
     wheel = bytearray((root / "timerwheel").read_bytes())
     for at in range(0, len(wheel), 32):
@@ -342,7 +338,7 @@ def test_a_precision_that_no_file_records_is_found_from_the_wheel(tmp_path: Path
     assert found.reason.endswith("brokers of 5.x keep: 2")
 
 
-def test_pops_kept_in_rocksdb_are_named(tmp_path: Path) -> None:
+def test_pops_kept_in_rocksdb_are_named(tmp_path):
     root = copied("files", tmp_path)
     (root / "kvStore").mkdir()  # popConsumerKVServiceInit=true
     shutil.copy(golden_case("newer") / "rocksdb" / "consumequeue" / "CURRENT", root / "kvStore")
@@ -350,7 +346,7 @@ def test_pops_kept_in_rocksdb_are_named(tmp_path: Path) -> None:
         MessageStore.open(root, OURS)
 
 
-def test_queues_in_rocksdb_are_not_taken_for_an_empty_store(tmp_path: Path, capsys: Any) -> None:
+def test_queues_in_rocksdb_are_not_taken_for_an_empty_store(tmp_path, capsys):
     root = copied("rocksdb", tmp_path)
     before = content(root)
     said = f"{root}/consumequeue is a RocksDB: a broker of 5.x keeps the queues there"
@@ -368,9 +364,7 @@ def test_queues_in_rocksdb_are_not_taken_for_an_empty_store(tmp_path: Path, caps
     assert content(root) | {"lock": 0} == before | {"lock": 0}
 
 
-def test_the_log_beside_queues_in_rocksdb_is_read_and_builds_them_again(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_the_log_beside_queues_in_rocksdb_is_read_and_builds_them_again(tmp_path, capsys):
     root = copied("rocksdb", tmp_path)
     assert run(["store", "scan", str(root), "--output", "jsonl"]) == 0
     lines = map(json.loads, capsys.readouterr().out.splitlines())

@@ -10,7 +10,6 @@ import functools
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +58,18 @@ def reader_of(case: str, source: str) -> Reader:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _close_readers() -> Iterator[None]:
+def _close_readers():
     yield
     reader_of.cache_clear()
 
 
 @pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest) -> str:
+def case(request):
     return str(request.param)
 
 
 @pytest.fixture(params=SOURCES)
-def reader(request: pytest.FixtureRequest, case: str) -> Reader:
+def reader(request, case):
     return reader_of(case, request.param)
 
 
@@ -96,9 +95,7 @@ def carries(record: dict[str, Any], topic: str, key: str) -> bool:
 # --- records and queues ---------------------------------------------------------------------------
 
 
-def test_every_record_is_found_by_its_id_and_decodes_to_the_manifest(
-    case: str, reader: Reader
-) -> None:
+def test_every_record_is_found_by_its_id_and_decodes_to_the_manifest(case, reader):
     for record in messages_of(answers(case)).values():
         message = reader.by_id(record["msgId"])
         assert message is not None, record["phy"]
@@ -117,7 +114,7 @@ def test_every_record_is_found_by_its_id_and_decodes_to_the_manifest(
             assert message.raw_body == base64.b64decode(record["bodyB64"])
 
 
-def test_offsets_of_the_log_are_javas(case: str) -> None:
+def test_offsets_of_the_log_are_javas(case):
     store = reader_of(case, "pread")
     assert isinstance(store, ReadOnlyStore)
     assert store.min_physical_offset == answers(case)["minPhyOffset"]
@@ -125,7 +122,7 @@ def test_offsets_of_the_log_are_javas(case: str) -> None:
     assert store.findings == []
 
 
-def test_offsets_and_entries_of_every_queue_are_javas(case: str, reader: Reader) -> None:
+def test_offsets_and_entries_of_every_queue_are_javas(case, reader):
     for key, queue in queues_of(answers(case)).items():
         assert reader.min_offset(*key) == queue["minOffset"], key
         assert reader.max_offset(*key) == queue["maxOffset"], key
@@ -136,7 +133,7 @@ def test_offsets_and_entries_of_every_queue_are_javas(case: str, reader: Reader)
         assert [list(entry) for _, entry in entries] == queue["entries"], key
 
 
-def test_queues_listed_are_those_that_have_a_file(case: str, reader: Reader) -> None:
+def test_queues_listed_are_those_that_have_a_file(case, reader):
     on_disk = {key for key, queue in queues_of(answers(case)).items() if queue["maxOffset"]}
     assert set(reader.queues()) == on_disk
     assert reader.topics() == sorted({key.topic for key in on_disk})
@@ -146,7 +143,7 @@ def test_queues_listed_are_those_that_have_a_file(case: str, reader: Reader) -> 
 
 
 @pytest.mark.parametrize("method", ["get", "get_raw", "get_views"])
-def test_every_get_answers_as_java_did(case: str, reader: Reader, method: str) -> None:
+def test_every_get_answers_as_java_did(case, reader, method):
     records = messages_of(answers(case))
     for java in answers(case)["getMessage"]:
         page = getattr(reader, method)(
@@ -167,9 +164,7 @@ def test_every_get_answers_as_java_did(case: str, reader: Reader, method: str) -
             assert len(page.records) == java["bufferTotalSize"], java
 
 
-def test_k_o1_an_offset_beyond_the_end_goes_to_the_end_and_not_back_to_0(
-    case: str, reader: Reader
-) -> None:
+def test_k_o1_an_offset_beyond_the_end_goes_to_the_end_and_not_back_to_0(case, reader):
     asked = [g for g in answers(case)["getMessage"] if g["status"] == "OFFSET_OVERFLOW_BADLY"]
     assert asked
     for java in asked:
@@ -179,7 +174,7 @@ def test_k_o1_an_offset_beyond_the_end_goes_to_the_end_and_not_back_to_0(
         assert page.next_offset == java["maxOffset"]
 
 
-def test_raw_pages_are_the_bytes_of_the_views(case: str, reader: Reader) -> None:
+def test_raw_pages_are_the_bytes_of_the_views(case, reader):
     for java in answers(case)["getMessage"]:
         asked = java["topic"], java["queueId"], java["offset"], java["maxMsgNums"]
         raw, views = reader.get_raw(*asked), reader.get_views(*asked)
@@ -199,9 +194,7 @@ def true_offset_at(java: dict[str, Any], key: QueueKey, timestamp_ms: int) -> in
     return int(queue["maxOffset"])
 
 
-def test_offset_at_is_the_first_message_stored_at_or_after_the_moment(
-    case: str, reader: Reader
-) -> None:
+def test_offset_at_is_the_first_message_stored_at_or_after_the_moment(case, reader):
     java = answers(case)
     for topic, queue_id, timestamp_ms, _ in java["offsetInQueueByTime"]:
         expected = true_offset_at(java, QueueKey(topic, queue_id), timestamp_ms)
@@ -228,7 +221,7 @@ def kind_of_difference(java: dict[str, Any], query: list[Any]) -> str | None:
     return "K-T1" if stored > timestamp_ms or timestamp_ms <= first else "nearest"
 
 
-def test_k_t_every_other_answer_of_java_is_a_known_one() -> None:
+def test_k_t_every_other_answer_of_java_is_a_known_one():
     kinds: Counter[str] = Counter()
     for case in CASES:
         java = answers(case)
@@ -240,7 +233,7 @@ def test_k_t_every_other_answer_of_java_is_a_known_one() -> None:
     assert {"K-T2", "K-T3", "nearest"} <= set(kinds)
 
 
-def test_k_t2_a_moment_after_the_last_message_gives_the_end_and_not_the_last_message() -> None:
+def test_k_t2_a_moment_after_the_last_message_gives_the_end_and_not_the_last_message():
     java = answers("basic")
     queue = java["consumeQueues"]["TopicA"]["0"]
     behind = [q for q in java["offsetInQueueByTime"] if q[:2] == ["TopicA", 0]][-1]
@@ -251,7 +244,7 @@ def test_k_t2_a_moment_after_the_last_message_gives_the_end_and_not_the_last_mes
         assert reader_of("basic", source).offset_at("TopicA", 0, behind[2]) == queue["maxOffset"]
 
 
-def test_k_t3_of_messages_stored_in_the_same_millisecond_the_first_is_found() -> None:
+def test_k_t3_of_messages_stored_in_the_same_millisecond_the_first_is_found():
     java = answers("batch")
     query = next(q for q in java["offsetInQueueByTime"] if kind_of_difference(java, q) == "K-T3")
     topic, queue_id, timestamp_ms, answer = query
@@ -261,9 +254,7 @@ def test_k_t3_of_messages_stored_in_the_same_millisecond_the_first_is_found() ->
         assert reader_of("batch", source).offset_at(topic, queue_id, timestamp_ms) == first
 
 
-def test_earliest_message_of_a_queue_is_the_first_that_can_be_read(
-    case: str, reader: Reader
-) -> None:
+def test_earliest_message_of_a_queue_is_the_first_that_can_be_read(case, reader):
     records = messages_of(answers(case))
     for key, queue in queues_of(answers(case)).items():
         times = [records[entry[0]]["storeTimestamp"] for entry in queue["entries"]]
@@ -284,7 +275,7 @@ def hits(
     ]
 
 
-def test_every_key_finds_what_java_found_less_what_is_no_hit(case: str, reader: Reader) -> None:
+def test_every_key_finds_what_java_found_less_what_is_no_hit(case, reader):
     java = answers(case)
     records = messages_of(java)
     for name, offsets in java["index"].items():
@@ -293,7 +284,7 @@ def test_every_key_finds_what_java_found_less_what_is_no_hit(case: str, reader: 
         assert found == hits(records, topic, key, offsets), name
 
 
-def test_every_key_of_every_message_finds_it() -> None:
+def test_every_key_of_every_message_finds_it():
     java = answers("basic")
     reader = reader_of("basic", "mapped")
     for offset, record in messages_of(java).items():
@@ -304,7 +295,7 @@ def test_every_key_of_every_message_finds_it() -> None:
             assert offset in [message.physical_offset for message in found], (offset, key)
 
 
-def test_a_range_of_times_is_exact_to_the_millisecond(case: str, reader: Reader) -> None:
+def test_a_range_of_times_is_exact_to_the_millisecond(case, reader):
     java = answers(case)
     records = messages_of(java)
     for topic, key, max_messages, begin_ms, end_ms, _ in java["indexTimeQueries"]:
@@ -319,7 +310,7 @@ def test_a_range_of_times_is_exact_to_the_millisecond(case: str, reader: Reader)
         assert [message.physical_offset for message in found] == expected, (key, begin_ms, end_ms)
 
 
-def test_k_q1_a_key_whose_hash_collides_is_not_returned() -> None:
+def test_k_q1_a_key_whose_hash_collides_is_not_returned():
     assert answers("basic")["index"]["TopicA#Aa"] == [94351, 93893]
     records = messages_of(answers("basic"))
     assert not carries(records[94351], "TopicA", "Aa")
@@ -328,7 +319,7 @@ def test_k_q1_a_key_whose_hash_collides_is_not_returned() -> None:
         assert [message.physical_offset for message in found] == [93893]
 
 
-def test_k_i6_a_range_that_begins_in_the_second_of_a_message_finds_it() -> None:
+def test_k_i6_a_range_that_begins_in_the_second_of_a_message_finds_it():
     java = answers("cqext")
     query = ["ExtTopic", "7F0000012A139A5500000000000010B8", 3, 1795237425729, 1795237425907, []]
     assert query in java["indexTimeQueries"]
@@ -340,7 +331,7 @@ def test_k_i6_a_range_that_begins_in_the_second_of_a_message_finds_it() -> None:
         assert [message.physical_offset for message in found] == [45486]
 
 
-def test_k_i5_the_first_message_of_a_later_index_file_is_found_by_its_time() -> None:
+def test_k_i5_the_first_message_of_a_later_index_file_is_found_by_its_time():
     java = answers("basic")
     first, second = java["indexFiles"][:2]
     offset, begin_ms = second["beginPhyOffset"], second["beginTimestamp"]
@@ -356,7 +347,7 @@ def test_k_i5_the_first_message_of_a_later_index_file_is_found_by_its_time() -> 
         assert [message.physical_offset for message in found] == [offset]
 
 
-def test_k_i8_a_message_that_is_indexed_twice_is_returned_once() -> None:
+def test_k_i8_a_message_that_is_indexed_twice_is_returned_once():
     out = golden_case("crash") / "plain" / "out"
     java = manifest(golden_case("crash") / "plain")
     assert java["index"]["CrashA#ck799"] == [385525, 385525]
@@ -364,7 +355,7 @@ def test_k_i8_a_message_that_is_indexed_twice_is_returned_once() -> None:
     assert [message.physical_offset for message in found] == [385525]
 
 
-def test_k_q2_deleted_messages_are_passed_over_and_take_no_place() -> None:
+def test_k_q2_deleted_messages_are_passed_over_and_take_no_place():
     java = answers("expired/files_removed")
     gone = [o for o in java["index"]["CrashB#cg13"] if o < java["minPhyOffset"]]
     assert gone
@@ -378,7 +369,7 @@ def test_k_q2_deleted_messages_are_passed_over_and_take_no_place() -> None:
 
 
 @pytest.mark.parametrize("case", CRASHED)
-def test_a_store_that_java_recovered_reads_as_java_reads_it(case: str) -> None:
+def test_a_store_that_java_recovered_reads_as_java_reads_it(case):
     java = manifest(golden_case("crash") / case)
     store = ReadOnlyStore(golden_case("crash") / case / "out")
     assert store.max_physical_offset == java["maxPhyOffset"]
@@ -393,7 +384,7 @@ def test_a_store_that_java_recovered_reads_as_java_reads_it(case: str) -> None:
         assert [message.physical_offset for message in page.messages] == asked["phyOffsets"]
 
 
-def test_k_c2_a_queue_that_java_rebuilt_begins_at_its_first_message_not_at_a_filler() -> None:
+def test_k_c2_a_queue_that_java_rebuilt_begins_at_its_first_message_not_at_a_filler():
     java = manifest(golden_case("crash") / "cq_deleted")
     store = ReadOnlyStore(golden_case("crash") / "cq_deleted" / "out")
     queue = java["consumeQueues"]["CrashA"]["0"]
@@ -406,7 +397,7 @@ def test_k_c2_a_queue_that_java_rebuilt_begins_at_its_first_message_not_at_a_fil
     assert page.messages[0].physical_offset == entries[183].physical_offset
 
 
-def test_intact_records_after_a_damaged_one_are_read_although_java_cut_there() -> None:
+def test_intact_records_after_a_damaged_one_are_read_although_java_cut_there():
     java = manifest(golden_case("crash") / "bitflip_middle_last_file")
     store = ReadOnlyStore(golden_case("crash") / "bitflip_middle_last_file" / "out")
     flipped = java["extra"]["flippedRecord"]

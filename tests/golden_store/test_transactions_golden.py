@@ -1,7 +1,6 @@
 """The records that a genuine broker and its store wrote for transactions, made again by us."""
 
 import shutil
-from pathlib import Path
 
 from rocketstore import EndStatus, MessageStore, ReadOnlyStore
 from rocketstore.format.stored_message import StoredMessage
@@ -48,7 +47,7 @@ def as_sent(half: StoredMessage) -> Message:
     )
 
 
-def test_half_messages_are_those_of_a_broker() -> None:
+def test_half_messages_are_those_of_a_broker():
     root, _ = golden_store("broker")
     with ReadOnlyStore.open(root) as store:
         halves = list(messages_of(store, HALF, 0))
@@ -63,7 +62,7 @@ def test_half_messages_are_those_of_a_broker() -> None:
             is_of(half_record(as_sent(half), queue_id, "golden_tx_producer", key), half)
 
 
-def test_committed_messages_and_op_messages_are_those_of_a_broker() -> None:
+def test_committed_messages_and_op_messages_are_those_of_a_broker():
     root, _ = golden_store("broker")
     with ReadOnlyStore.open(root) as store:
         halves = {half.physical_offset: half for half in messages_of(store, HALF, 0)}
@@ -87,7 +86,7 @@ def test_committed_messages_and_op_messages_are_those_of_a_broker() -> None:
             assert op.born_host == op.store_host
 
 
-def test_a_broker_left_nothing_open_and_we_go_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_broker_left_nothing_open_and_we_go_on_where_it_stopped(tmp_path):
     root, _ = golden_store("broker")
     shutil.copytree(root, tmp_path / "store")
     with MessageStore.open(tmp_path / "store") as store:
@@ -106,7 +105,7 @@ def test_a_broker_left_nothing_open_and_we_go_on_where_it_stopped(tmp_path: Path
         assert [op.body for op in messages_of(store, OP, 12)] == [b"16"]
 
 
-def test_without_its_offsets_the_queues_of_a_broker_say_the_same() -> None:
+def test_without_its_offsets_the_queues_of_a_broker_say_the_same():
     """Which copy stands for which half message, and what was ended, follows from the records."""
     for name, count in (("broker", 0), ("transactions", 0)):
         root, _ = golden_store(name)

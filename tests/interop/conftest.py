@@ -10,6 +10,6 @@ __all__ = ["tmp_path"]
 
 
 @pytest.fixture(scope="session")
-def java_store() -> None:
+def java_store():
     """Skip tests that use it where the genuine store cannot be run."""
     require_java()

@@ -2,7 +2,6 @@
 
 import shutil
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -70,7 +69,7 @@ def assert_ours_has(store: MessageStore, expected: Expected) -> None:
         assert found == held
 
 
-def test_each_side_continues_what_the_other_wrote(tmp_path: Path) -> None:
+def test_each_side_continues_what_the_other_wrote(tmp_path):
     require_java(partial(class_path, PROJECT))
     root, crashed = tmp_path / "store", tmp_path / "crashed"
     mark(root, BATCHES)

@@ -84,7 +84,7 @@ OWN = {  # what is each broker's own
 
 
 @pytest.fixture(scope="module", params=[(), CLOSED], ids=["open", "closed"])
-def wires(request: pytest.FixtureRequest) -> Iterator[list[Wire]]:
+def wires(request):
     require_java(genuine_class_path)
     off = {broker_conf_key(field): "false" for field in request.param}
     with name_server() as one, name_server() as other, GenuineBroker() as genuine:
@@ -125,7 +125,7 @@ def said(code: int, reply: Command) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_genuine_broker_and_ours_answer_alike(wires: list[Wire], seed: int) -> None:
+def test_a_genuine_broker_and_ours_answer_alike(wires, seed):
     chance = random.Random(seed)
     sent: list[list[dict[str, Any]]] = [[{NUMBER: 0, PLACE: 0}] * 2]
     halves: list[list[dict[str, Any]]] = []

@@ -1,7 +1,5 @@
 """Offsets of consumer groups between us and a genuine broker's ConsumerOffsetManager."""
 
-from pathlib import Path
-
 import pytest
 
 from rocketstore import Message, MessageStore
@@ -21,7 +19,7 @@ def consume(store: MessageStore, count: int) -> list[bytes]:
     return [message.body for message in taken]
 
 
-def test_either_goes_on_where_the_other_one_stopped(tmp_path: Path) -> None:
+def test_either_goes_on_where_the_other_one_stopped(tmp_path):
     bodies = [b"%d" % number for number in range(9)]
     with MessageStore.open(tmp_path, small_config()) as ours:
         for body in bodies:

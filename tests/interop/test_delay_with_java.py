@@ -1,7 +1,6 @@
 """Delayed messages between us and the genuine ScheduleMessageService: either goes on."""
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -40,7 +39,7 @@ def wait_java(java: JavaStore, count: int) -> list[dict]:
     return found
 
 
-def test_java_delivers_what_waits_in_our_store_and_we_go_on_after_it(tmp_path: Path) -> None:
+def test_java_delivers_what_waits_in_our_store_and_we_go_on_after_it(tmp_path):
     with MessageStore.open(tmp_path, small_config()) as ours:
         put_ours(ours, b"1", b"2")
         assert wait_ours(ours, 2) == [b"1", b"2"]
@@ -57,7 +56,7 @@ def test_java_delivers_what_waits_in_our_store_and_we_go_on_after_it(tmp_path: P
         assert wait_ours(ours, 6) == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
-def test_what_a_halted_java_store_had_delivered_is_not_delivered_again(tmp_path: Path) -> None:
+def test_what_a_halted_java_store_had_delivered_is_not_delivered_again(tmp_path):
     """It was halted before it wrote its offsets down, which 4.9 does every 10 s."""
     java = JavaStore(tmp_path, SMALL_FILES)
     put_java(java, b"1", b"2", b"3")

@@ -7,7 +7,7 @@ from support.patience import START_S
 from support.repository import ROOT
 
 
-def test_demo_ends_with_a_client_at_a_broker_and_how_far_its_group_is_behind() -> None:
+def test_demo_ends_with_a_client_at_a_broker_and_how_far_its_group_is_behind():
     required(python_client)  # the demo installs one of its own
     command = [str(ROOT / "scripts" / "demo-broker")]
     done = subprocess.run(command, check=False, timeout=START_S, capture_output=True, text=True)

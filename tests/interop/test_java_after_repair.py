@@ -50,7 +50,7 @@ def served(root: Path) -> tuple[int, set[int]]:
     return end, numbers
 
 
-def test_java_serves_everything_of_a_store_that_needed_no_cut(tmp_path: Path) -> None:
+def test_java_serves_everything_of_a_store_that_needed_no_cut(tmp_path):
     build_store(tmp_path, COUNT, Clock())
     shutil.rmtree(tmp_path / "consumequeue")
     shutil.rmtree(tmp_path / "index")
@@ -59,7 +59,7 @@ def test_java_serves_everything_of_a_store_that_needed_no_cut(tmp_path: Path) ->
     assert served(tmp_path) == (report.counts.max_physical_offset, set(range(COUNT)))
 
 
-def test_java_drops_what_repair_says_that_it_drops(tmp_path: Path) -> None:
+def test_java_drops_what_repair_says_that_it_drops(tmp_path):
     offsets = build_store(tmp_path, COUNT, Clock())
     broken = COUNT - 30
     overwrite(tmp_path, offsets[broken] + 120, b"\xff" * 8)
@@ -69,7 +69,7 @@ def test_java_drops_what_repair_says_that_it_drops(tmp_path: Path) -> None:
     assert served(tmp_path) == (lost.start, set(range(broken)))
 
 
-def test_java_serves_what_stands_after_damage_in_old_files(tmp_path: Path) -> None:
+def test_java_serves_what_stands_after_damage_in_old_files(tmp_path):
     offsets = build_store(tmp_path, COUNT, Clock())
     overwrite(tmp_path, offsets[7] + 120, b"\xff" * 8)
     report = repair_store(tmp_path, config=CONFIG, now_ms=NOW_MS)
@@ -80,7 +80,7 @@ def test_java_serves_what_stands_after_damage_in_old_files(tmp_path: Path) -> No
     assert numbers == set(range(COUNT)) - {7}
 
 
-def test_java_skips_what_repair_says_that_it_skips(tmp_path: Path) -> None:
+def test_java_skips_what_repair_says_that_it_skips(tmp_path):
     offsets = build_store(tmp_path, COUNT, Clock())
     overwrite(tmp_path, offsets[10] + 120, b"\xff" * 8)
     queue = tmp_path / "consumequeue" / "Topic0" / "0" / f"{0:020d}"
@@ -98,7 +98,7 @@ def test_java_skips_what_repair_says_that_it_skips(tmp_path: Path) -> None:
     assert numbers == set(range(COUNT)) - {10} - passed
 
 
-def test_a_compatible_repair_leaves_java_nothing_to_lose(tmp_path: Path) -> None:
+def test_a_compatible_repair_leaves_java_nothing_to_lose(tmp_path):
     offsets = build_store(tmp_path, COUNT, Clock())
     overwrite(tmp_path, offsets[COUNT - 30] + 120, b"\xff" * 8)
     crashed(tmp_path)
@@ -108,9 +108,7 @@ def test_a_compatible_repair_leaves_java_nothing_to_lose(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("broken", [3, 90, COUNT - 30])
-def test_java_recovers_a_damaged_store_to_what_compatible_recovery_gives(
-    broken: int, tmp_path: Path
-) -> None:
+def test_java_recovers_a_damaged_store_to_what_compatible_recovery_gives(broken, tmp_path):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     offsets = build_store(ours, COUNT, Clock())
     overwrite(ours, offsets[broken] + 120, b"\xff" * 8)
@@ -127,9 +125,7 @@ def test_java_recovers_a_damaged_store_to_what_compatible_recovery_gives(
 
 
 @pytest.mark.parametrize("how", ["repair", "open"])
-def test_java_takes_kept_places_for_the_end_of_a_queue_and_goes_on(
-    how: str, tmp_path: Path
-) -> None:
+def test_java_takes_kept_places_for_the_end_of_a_queue_and_goes_on(how, tmp_path):
     offsets = build_store(tmp_path, COUNT, Clock())
     last = log_path(tmp_path, offsets[-1])
     kept = {n for n, offset in enumerate(offsets) if offset < int(last.name)}

@@ -1,7 +1,6 @@
 """The genuine Java clients of 4.9.8 and 5.5.0, unchanged, against a broker of ours."""
 
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -24,14 +23,14 @@ VERSIONS = {"4.9.8": PROJECT, "5.5.0": NEWER_PROJECT}
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def version(request: pytest.FixtureRequest) -> str:
+def version(request):
     version: str = request.param
     require_java(partial(class_path, VERSIONS[version]))
     return version
 
 
 @pytest.fixture(scope="module")
-def broker(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker(version, tmp_path_factory):
     config = StoreConfig.small(transaction_check_interval=200, transaction_time_out=500)
     path: Path = tmp_path_factory.mktemp(f"broker-{version}")
     listen_port = free_port()  # which stay when a test restarts it
@@ -40,7 +39,7 @@ def broker(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
 
 
 @pytest.fixture(scope="module")
-def client(broker: Broker, version: str) -> Iterator[JavaClient]:
+def client(broker, version):
     with JavaClient(broker.name_server, VERSIONS[version]) as client:
         yield client
 
@@ -59,7 +58,7 @@ def bodies(messages: list[dict[str, object]]) -> list[object]:
     return sorted(str(one["body"]) for one in messages)
 
 
-def test_sends_and_push_consumes_and_tries_again(broker: Broker, client: JavaClient) -> None:
+def test_sends_and_push_consumes_and_tries_again(broker, client):
     sent = [
         {"body": "fail 7" if number == 7 else f"{number}", "tags": "ab"[number % 2], "keys": "k"}
         for number in range(100)
@@ -80,7 +79,7 @@ def test_sends_and_push_consumes_and_tries_again(broker: Broker, client: JavaCli
     assert bodies([one for one in found if one is not again]) == bodies(sent)
 
 
-def test_consumer_of_some_tags_gets_those(client: JavaClient) -> None:
+def test_consumer_of_some_tags_gets_those(client):
     client.send("tags", *({"body": tag, "tags": tag} for tag in "abcabc"))
     client.consume("tags", "some", "a || c")
     assert bodies(client.received("some", 4)) == ["a", "a", "c", "c"]
@@ -88,9 +87,7 @@ def test_consumer_of_some_tags_gets_those(client: JavaClient) -> None:
     assert bodies(client.received("some", 1)) == ["c2"]  # it was held, and woken by that one
 
 
-def test_message_that_is_never_consumed_is_a_dead_letter(
-    broker: Broker, client: JavaClient
-) -> None:
+def test_message_that_is_never_consumed_is_a_dead_letter(broker, client):
     client.send("bad", {"body": "never"})
     client.consume("bad", "badly", maxReconsumeTimes=1)
     assert [one["reconsumeTimes"] for one in client.received("badly", 2)] == [0, 1]
@@ -99,14 +96,14 @@ def test_message_that_is_never_consumed_is_a_dead_letter(
     assert dead.body == b"never"
 
 
-def test_batch_and_delayed_message_arrive(client: JavaClient) -> None:
+def test_batch_and_delayed_message_arrive(client):
     client.send_batch("mixed", *"abc")
     client.send("mixed", {"body": "late", "delayLevel": 1})
     client.consume("mixed", "mixed")
     assert bodies(client.received("mixed", 4)) == ["a", "b", "c", "late"]
 
 
-def test_transactions_end_as_their_producer_says_or_answers(client: JavaClient) -> None:
+def test_transactions_end_as_their_producer_says_or_answers(client):
     client.send("paid", {"body": "first"})  # a client looks for a topic that is missing after 20 s
     client.consume("paid", "payers")
     client.send_transactions(
@@ -117,7 +114,7 @@ def test_transactions_end_as_their_producer_says_or_answers(client: JavaClient) 
     assert bodies(client.received("payers", 1)) == ["end"]
 
 
-def test_orderly_consumer_gets_each_queue_in_its_order(client: JavaClient) -> None:
+def test_orderly_consumer_gets_each_queue_in_its_order(client):
     client.send("ordered", *({"body": f"{number:02d}"} for number in range(20)))
     client.consume("ordered", "orderly", orderly=True)
     found = client.received("orderly", 20)
@@ -126,13 +123,13 @@ def test_orderly_consumer_gets_each_queue_in_its_order(client: JavaClient) -> No
         assert offsets == list(range(5))
 
 
-def test_broadcast_consumers_get_everything_each(client: JavaClient) -> None:
+def test_broadcast_consumers_get_everything_each(client):
     client.send("news", {"body": "1"}, {"body": "2"})
     client.consume("news", "reader", broadcast=True)
     assert bodies(client.received("reader", 2)) == ["1", "2"]
 
 
-def test_group_goes_on_where_it_stopped(broker: Broker, client: JavaClient) -> None:
+def test_group_goes_on_where_it_stopped(broker, client):
     client.send("resumed", {"body": "1"}, {"body": "2"})
     client.consume("resumed", "resuming")
     assert bodies(client.received("resuming", 2)) == ["1", "2"]
@@ -144,7 +141,7 @@ def test_group_goes_on_where_it_stopped(broker: Broker, client: JavaClient) -> N
     assert bodies(client.received("resuming", 1)) == ["3"]
 
 
-def test_sends_that_nobody_waits_for_arrive(client: JavaClient) -> None:
+def test_sends_that_nobody_waits_for_arrive(client):
     numbers = [{"body": f"{number}"} for number in range(50)]
     results = client.send("unwaited", *numbers, how="async")
     assert [one["status"] for one in results] == ["SEND_OK"] * 50
@@ -155,7 +152,7 @@ def test_sends_that_nobody_waits_for_arrive(client: JavaClient) -> None:
     )
 
 
-def test_selector_of_the_client_chooses_the_queue(client: JavaClient) -> None:
+def test_selector_of_the_client_chooses_the_queue(client):
     sent = [{"body": f"{number}", "keys": f"{number % 3}"} for number in range(30)]
     results = client.send("selected", *sent, how="selector")
     queues = [one["queueId"] for one in results]
@@ -165,9 +162,7 @@ def test_selector_of_the_client_chooses_the_queue(client: JavaClient) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pull", "lite"])
-def test_consumer_that_pulls_by_itself_goes_on_where_its_group_is(
-    broker: Broker, client: JavaClient, kind: str
-) -> None:
+def test_consumer_that_pulls_by_itself_goes_on_where_its_group_is(broker, client, kind):
     topic, group = f"{kind}-topic", f"{kind}-group"
     sent = client.send(topic, *({"body": tag, "tags": tag} for tag in "abcabc"))
     client.consume(topic, group, "a || c", kind=kind)
@@ -183,7 +178,7 @@ def test_consumer_that_pulls_by_itself_goes_on_where_its_group_is(
     assert bodies(client.received(group, 1)) == ["new"]
 
 
-def test_big_body_is_packed_on_the_way_and_in_the_store(broker: Broker, client: JavaClient) -> None:
+def test_big_body_is_packed_on_the_way_and_in_the_store(broker, client):
     body = "packed " * 1000
     [result] = client.send("big", {"body": body})
     stored = broker.store.by_id(result["offsetMsgId"])
@@ -196,7 +191,7 @@ def test_big_body_is_packed_on_the_way_and_in_the_store(broker: Broker, client: 
     assert found["body"] == body
 
 
-def test_client_that_traces_its_sends_tells_of_them(broker: Broker, client: JavaClient) -> None:
+def test_client_that_traces_its_sends_tells_of_them(broker, client):
     [result] = client.send("watched", {"body": "1", "keys": "k"}, group="traced")
 
     def traces() -> list[bytes]:
@@ -210,13 +205,13 @@ def test_client_that_traces_its_sends_tells_of_them(broker: Broker, client: Java
     assert {"watched", "traced", result["msgId"], result["offsetMsgId"], "k"} <= set(fields)
 
 
-def test_old_client_sends_to_the_second_port(broker: Broker, client: JavaClient) -> None:
+def test_old_client_sends_to_the_second_port(broker, client):
     [result] = client.send("vip", {"body": "1"}, group="vip")
     assert result["status"] == "SEND_OK"
     assert broker.store.by_id(result["offsetMsgId"]) is not None
 
 
-def test_group_has_members_here_and_there(broker: Broker, client: JavaClient) -> None:
+def test_group_has_members_here_and_there(broker, client):
     sent = [f"{number}" for number in range(40)]
     client.send("shared", *({"body": one} for one in sent))
     client.consume("shared", "sharing")
@@ -238,7 +233,7 @@ def test_group_has_members_here_and_there(broker: Broker, client: JavaClient) ->
     )
 
 
-def test_group_goes_on_after_the_broker_was_restarted(broker: Broker, client: JavaClient) -> None:
+def test_group_goes_on_after_the_broker_was_restarted(broker, client):
     client.send("restarted", {"body": "1"}, {"body": "2"})
     client.consume("restarted", "restarting")
     assert bodies(client.received("restarting", 2)) == ["1", "2"]

@@ -1,7 +1,5 @@
 """Stores that we wrote, opened, read, appended to and recovered by the genuine store."""
 
-from pathlib import Path
-
 import pytest
 
 from rocketstore import MessageStore
@@ -32,7 +30,7 @@ LINES = 250
 """What a writer acknowledges before it is killed."""
 
 
-def test_java_reads_every_message_of_a_store_we_closed(tmp_path: Path) -> None:
+def test_java_reads_every_message_of_a_store_we_closed(tmp_path):
     with MessageStore.open(tmp_path, small_config()) as ours:
         put_ours(ours, MESSAGES)
     with JavaStore(tmp_path, SMALL_FILES) as java, ReadOnlyStore.open(tmp_path) as reader:
@@ -40,7 +38,7 @@ def test_java_reads_every_message_of_a_store_we_closed(tmp_path: Path) -> None:
         assert_same_answers(reader, java, MESSAGES, "orders")
 
 
-def test_java_finds_nothing_to_repair_in_a_store_we_closed(tmp_path: Path) -> None:
+def test_java_finds_nothing_to_repair_in_a_store_we_closed(tmp_path):
     with MessageStore.open(tmp_path, small_config()) as ours:
         put_ours(ours, MESSAGES)
         limits = ours.min_physical_offset, ours.max_physical_offset
@@ -49,7 +47,7 @@ def test_java_finds_nothing_to_repair_in_a_store_we_closed(tmp_path: Path) -> No
         assert java.positions() == limits
 
 
-def test_java_appends_where_we_stopped_and_we_where_java_stopped(tmp_path: Path) -> None:
+def test_java_appends_where_we_stopped_and_we_where_java_stopped(tmp_path):
     with MessageStore.open(tmp_path, small_config()) as ours:
         put_ours(ours, MESSAGES[:150])
     with JavaStore(tmp_path, SMALL_FILES) as java:
@@ -66,7 +64,7 @@ def test_java_appends_where_we_stopped_and_we_where_java_stopped(tmp_path: Path)
         assert_same_answers(reader, java, MESSAGES[::9], "orders")
 
 
-def test_java_reads_our_ipv6_hosts(tmp_path: Path) -> None:
+def test_java_reads_our_ipv6_hosts(tmp_path):
     config = small_config(storeHost="[::1]:10911")
     messages = sample_messages(60, born_host=IPV6_HOST)
     with MessageStore.open(tmp_path, config) as ours:
@@ -76,7 +74,7 @@ def test_java_reads_our_ipv6_hosts(tmp_path: Path) -> None:
         assert all_of_java(java)["orders", 0][0]["bornHost"] == IPV6_HOST
 
 
-def test_java_reads_our_batches_of_messages(tmp_path: Path) -> None:
+def test_java_reads_our_batches_of_messages(tmp_path):
     with MessageStore.open(tmp_path, small_config()) as ours:
         for number in range(12):
             batch = [
@@ -89,7 +87,7 @@ def test_java_reads_our_batches_of_messages(tmp_path: Path) -> None:
         assert_same_store(reader, java, 12 * 24)
 
 
-def test_java_reads_our_client_encoded_batches(tmp_path: Path) -> None:
+def test_java_reads_our_client_encoded_batches(tmp_path):
     with MessageStore.open(tmp_path, small_config()) as ours:
         for number in range(12):
             batch = encode_client_batch(
@@ -103,7 +101,7 @@ def test_java_reads_our_client_encoded_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_java_recovers_a_store_whose_writer_was_killed(tmp_path: Path, flush: str) -> None:
+def test_java_recovers_a_store_whose_writer_was_killed(tmp_path, flush):
     acknowledged = kill_a_writer(tmp_path, flush, lines=LINES)
     assert (tmp_path / "abort").exists()
     with JavaStore(tmp_path, SMALL_FILES) as java:
@@ -121,7 +119,7 @@ def test_java_recovers_a_store_whose_writer_was_killed(tmp_path: Path, flush: st
     assert sum(map(len, expected.values())) - acknowledged in (30, 31)
 
 
-def test_java_takes_over_what_a_transient_store_pool_committed(tmp_path: Path) -> None:
+def test_java_takes_over_what_a_transient_store_pool_committed(tmp_path):
     with MessageStore.open(tmp_path, small_config(transientStorePoolEnable=True)) as ours:
         put_ours(ours, MESSAGES)
         end = ours.appended_physical_offset

@@ -7,7 +7,6 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
@@ -75,7 +74,7 @@ def fill(address: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def sides() -> Iterator[tuple[Side, Side]]:
+def sides():
     """A genuine broker, and ours."""
     require_java(genuine_class_path)
     with GenuineBroker() as genuine, Broker() as ours:
@@ -125,7 +124,7 @@ def without_late_topics(said: str) -> str:
     return "\n".join(line for line in said.splitlines() if line not in LATE_TOPICS)
 
 
-def test_mqadmin_says_the_same_of_a_genuine_broker_and_of_ours(sides: tuple[Side, Side]) -> None:
+def test_mqadmin_says_the_same_of_a_genuine_broker_and_of_ours(sides):
     theirs, ours = sides
     for command in CHANGES:
         said = theirs.says(*command)
@@ -163,7 +162,7 @@ SUBSCRIPTION = {
 }  # fmt: skip
 
 
-def test_mqadmin_says_the_same_of_consumers_that_are_online(sides: tuple[Side, Side]) -> None:
+def test_mqadmin_says_the_same_of_consumers_that_are_online(sides):
     pushes = {
         "groupName": "online",
         "consumeType": "CONSUME_PASSIVELY",
@@ -188,7 +187,7 @@ def test_mqadmin_says_the_same_of_consumers_that_are_online(sides: tuple[Side, S
             assert "online" in said or "orders" in said
 
 
-def test_send_by_long_names_needs_the_same_fields(sides: tuple[Side, Side]) -> None:
+def test_send_by_long_names_needs_the_same_fields(sides):
     numbers = ("defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag")
     full: dict[str, object] = {"producerGroup": "P", "topic": "orders", "defaultTopic": "TBW102"}
     full |= dict.fromkeys(numbers, 0)

@@ -45,7 +45,7 @@ MASTER, SLAVE = "127.0.0.1:20911", "127.0.0.1:20921"
 
 
 @pytest.fixture(scope="module")
-def genuine() -> Iterator[GenuineBroker]:
+def genuine():
     require_java(genuine_class_path)
     with GenuineBroker() as started:
         yield started
@@ -59,9 +59,7 @@ def route_of(name_server: str, topic: str) -> TopicRoute | None:
 
 
 @pytest.mark.parametrize("is_packed", ["false", "true"])
-def test_a_genuine_broker_registers_with_ours_and_a_genuine_client_sends(
-    genuine: GenuineBroker, is_packed: str
-) -> None:
+def test_a_genuine_broker_registers_with_ours_and_a_genuine_client_sends(genuine, is_packed):
     settings = {
         "brokerName": "genuine",
         "brokerClusterName": "ours",
@@ -87,9 +85,7 @@ def test_a_genuine_broker_registers_with_ours_and_a_genuine_client_sends(
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_our_broker_registers_with_a_genuine_name_server(
-    genuine: GenuineBroker, *, is_packed: bool
-) -> None:
+def test_our_broker_registers_with_a_genuine_name_server(genuine, *, is_packed):
     theirs = genuine.start_name_server()
     with (
         Broker(namesrv_addr=theirs, broker_name="a", compressed_register=is_packed) as one,
@@ -109,7 +105,7 @@ def test_our_broker_registers_with_a_genuine_name_server(
     assert route_of(theirs, "orders") is None
 
 
-def test_every_key_of_a_genuine_broker_is_known(genuine: GenuineBroker) -> None:
+def test_every_key_of_a_genuine_broker_is_known(genuine):
     keys = genuine.keys()
     assert len(keys) > 170
     known = FIELD_OF_KEY.keys() | BROKER_KEYS | KEYS_WITHOUT_EFFECT
@@ -180,7 +176,7 @@ def said(name_server: str, command: Command) -> tuple[object, ...]:
     return found.code, found.remark, found.fields, body
 
 
-def test_a_genuine_name_server_and_ours_answer_our_client_alike(genuine: GenuineBroker) -> None:
+def test_a_genuine_name_server_and_ours_answer_our_client_alike(genuine):
     theirs = genuine.start_name_server()
     with name_server() as ours:
         for command in script():

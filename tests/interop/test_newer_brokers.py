@@ -5,7 +5,6 @@ a change of what makes it or of the broker's version, set ``ROCKETSTORE_NEWER_ST
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,14 +27,14 @@ MADE = tuple(MAKERS) if IS_ALL else ("files", "timers", "pops")
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[NewerBroker]:
+def broker():
     require_java(newer_class_path)
     with NewerBroker() as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def made(broker: NewerBroker) -> Iterator[Path]:
+def made(broker):
     """Make the stores; to shut a broker down takes 5 s, and all do it at the same time."""
     with memory_directory() as root:
         for name in MADE:
@@ -55,13 +54,11 @@ def judged(root: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_what_the_broker_writes_today_is_judged_as_what_is_kept_of_it(
-    name: str, made: Path
-) -> None:
+def test_what_the_broker_writes_today_is_judged_as_what_is_kept_of_it(name, made):
     assert judged(made / name) == judged(golden_case("newer") / name)
 
 
-def test_each_goes_on_with_what_the_other_wrote(broker: NewerBroker, tmp_path: Path) -> None:
+def test_each_goes_on_with_what_the_other_wrote(broker, tmp_path):
     root = tmp_path / "store"
     broker.open(root)
     broker.put(ORDERS, b"5's", KEYS="k")

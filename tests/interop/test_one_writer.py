@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 MESSAGES = sample_messages(30)
 
 
-def test_open_beside_a_running_java_store_names_its_process(tmp_path: Path) -> None:
+def test_open_beside_a_running_java_store_names_its_process(tmp_path):
     with JavaStore(tmp_path, SMALL_FILES) as java:
         put_java(java, MESSAGES)
         with pytest.raises(StoreLockedError) as refused:
@@ -28,7 +27,7 @@ def test_open_beside_a_running_java_store_names_its_process(tmp_path: Path) -> N
         assert sum(stop for _, stop in java.queues().values()) == 2 * len(MESSAGES)
 
 
-def test_a_refused_open_leaves_java_s_lock_alone(tmp_path: Path) -> None:
+def test_a_refused_open_leaves_java_s_lock_alone(tmp_path):
     with JavaStore(tmp_path, SMALL_FILES) as java:
         for _ in range(2):
             with pytest.raises(StoreLockedError) as refused:
@@ -36,7 +35,7 @@ def test_a_refused_open_leaves_java_s_lock_alone(tmp_path: Path) -> None:
             assert refused.value.owner_pid == java.pid
 
 
-def test_command_line_exits_5_and_prints_java_s_pid(tmp_path: Path) -> None:
+def test_command_line_exits_5_and_prints_java_s_pid(tmp_path):
     source = tmp_path / "lines.txt"
     source.write_text("one\ntwo\n")
     store = tmp_path / "store"
@@ -54,7 +53,7 @@ def test_command_line_exits_5_and_prints_java_s_pid(tmp_path: Path) -> None:
         assert str(java.pid) in result.stderr
 
 
-def test_java_does_not_start_while_we_hold_the_store(tmp_path: Path) -> None:
+def test_java_does_not_start_while_we_hold_the_store(tmp_path):
     with MessageStore.open(tmp_path, small_config()) as ours:
         put_ours(ours, MESSAGES)
         ours.wait_dispatched()
@@ -65,7 +64,7 @@ def test_java_does_not_start_while_we_hold_the_store(tmp_path: Path) -> None:
         assert sum(map(len, all_of_ours(ours).values())) == 2 * len(MESSAGES)
 
 
-def test_java_starts_as_soon_as_we_close(tmp_path: Path) -> None:
+def test_java_starts_as_soon_as_we_close(tmp_path):
     with MessageStore.open(tmp_path, small_config()) as ours:
         put_ours(ours, MESSAGES)
     with JavaStore(tmp_path, SMALL_FILES) as java:

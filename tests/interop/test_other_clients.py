@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -19,13 +19,13 @@ OK = {python_client: 0, node_client: "SEND_OK", go_client: 0}
 
 
 @pytest.fixture(scope="module", params=OK, ids=lambda client: client.__name__.split("_")[0])
-def kind(request: pytest.FixtureRequest) -> Callable[[], list[str]]:
+def kind(request):
     client: Callable[[], list[str]] = request.param
     return client
 
 
 @pytest.fixture
-def broker() -> Iterator[Broker]:
+def broker():
     # The pause before the second try is the third level.
     with Broker(config=StoreConfig.small(message_delay_level="1s 1s 1s")) as broker:
         with Wire(broker.address) as wire:  # not every client makes topics
@@ -35,7 +35,7 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def client(kind: Callable[[], list[str]], broker: Broker) -> Iterator[OtherClient]:
+def client(kind, broker):
     with OtherClient(kind, broker.name_server) as client:
         yield client
 
@@ -45,9 +45,7 @@ def bodies(broker: Broker) -> list[bytes]:
     return sorted(one.body for key in queues for one in broker.store.get(*key, 0).messages)
 
 
-def test_client_sends_and_consumes_and_tries_again(
-    kind: Callable[[], list[str]], broker: Broker, client: OtherClient
-) -> None:
+def test_client_sends_and_consumes_and_tries_again(kind, broker, client):
     assert client.send(TOPIC, "one", "two", "fail") == [OK[kind]] * 3
     client.consume(TOPIC, "first")
     found = sorted(one[:3] for one in client.received(4))
@@ -56,8 +54,8 @@ def test_client_sends_and_consumes_and_tries_again(
 
 
 def test_group_shares_its_queues_with_members_that_join_and_takes_those_of_members_that_leave(
-    client: OtherClient,
-) -> None:
+    client,
+):
     rounds = Rounds(client)
     client.consume(TOPIC, "first")
     rounds.until_readers_are(first=4)

@@ -64,7 +64,7 @@ def assert_pages_are_equal(ours: ReadOnlyStore, java: JavaStore) -> None:
             offset = page.next_offset
 
 
-def test_either_goes_on_with_the_units_of_the_other(tmp_path: Path) -> None:
+def test_either_goes_on_with_the_units_of_the_other(tmp_path):
     root = tmp_path / "store"
     with MessageStore.open(root, OURS) as ours:
         put_ours(ours, MESSAGES[:150])
@@ -87,7 +87,7 @@ def test_either_goes_on_with_the_units_of_the_other(tmp_path: Path) -> None:
     assert queue_files(again) == queue_files(root)
 
 
-def test_either_recovers_the_units_of_the_other_after_a_crash(tmp_path: Path) -> None:
+def test_either_recovers_the_units_of_the_other_after_a_crash(tmp_path):
     ours = MessageStore.open(tmp_path, OURS, threads=False)
     put_ours(ours, MESSAGES[:150])
     ours.wait_dispatched()
@@ -105,7 +105,7 @@ def test_either_recovers_the_units_of_the_other_after_a_crash(tmp_path: Path) ->
     assert_units_are_right(tmp_path, len(MESSAGES))
 
 
-def test_java_goes_on_with_queues_that_a_rebuild_gave_plain_codes(tmp_path: Path) -> None:
+def test_java_goes_on_with_queues_that_a_rebuild_gave_plain_codes(tmp_path):
     with MessageStore.open(tmp_path, OURS) as ours:
         put_ours(ours, MESSAGES[:150])
     rebuilt_here(tmp_path, config=small_config())

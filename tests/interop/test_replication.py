@@ -49,7 +49,7 @@ def end_of(java: JavaStore) -> int:
     return java.positions()[1]
 
 
-def test_a_genuine_slave_follows_our_master_over_file_ends_and_restarts(tmp_path: Path) -> None:
+def test_a_genuine_slave_follows_our_master_over_file_ends_and_restarts(tmp_path):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     with ExitStack() as stack:
         master = stack.enter_context(open_master(ours))
@@ -83,7 +83,7 @@ def test_a_genuine_slave_follows_our_master_over_file_ends_and_restarts(tmp_path
         assert copy.max_physical_offset == end
 
 
-def test_our_slave_follows_a_genuine_master_over_file_ends_and_restarts(tmp_path: Path) -> None:
+def test_our_slave_follows_a_genuine_master_over_file_ends_and_restarts(tmp_path):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     port = free_port()
     address = f"127.0.0.1:{port}"
@@ -110,7 +110,7 @@ def test_our_slave_follows_a_genuine_master_over_file_ends_and_restarts(tmp_path
     assert log_bytes(ours, end) == log_bytes(theirs, end)
 
 
-def test_an_empty_slave_begins_with_the_last_file_of_a_genuine_master(tmp_path: Path) -> None:
+def test_an_empty_slave_begins_with_the_last_file_of_a_genuine_master(tmp_path):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     port = free_port()
     with java_master(theirs, port) as master:
@@ -127,7 +127,7 @@ def test_an_empty_slave_begins_with_the_last_file_of_a_genuine_master(tmp_path: 
     assert log_bytes(ours, end, begin) == log_bytes(theirs, end, begin)
 
 
-def test_our_slave_notices_a_genuine_master_that_has_another_log(tmp_path: Path) -> None:
+def test_our_slave_notices_a_genuine_master_that_has_another_log(tmp_path):
     port = free_port()
     with open_master(tmp_path / "ours") as old:
         put_many(old, 30)

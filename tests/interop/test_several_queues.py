@@ -1,7 +1,5 @@
 """Messages for several queues and the genuine store: the same records, and either goes on."""
 
-from pathlib import Path
-
 import pytest
 
 from rocketstore import Message, MessageStore
@@ -63,7 +61,7 @@ def with_lists(store: Reader) -> dict[tuple[str, int], list[tuple[int, int, dict
     return found
 
 
-def test_the_same_puts_make_the_same_records_and_either_reads_on(tmp_path: Path) -> None:
+def test_the_same_puts_make_the_same_records_and_either_reads_on(tmp_path):
     with JavaStore(tmp_path / "java", {**SMALL_FILES, **ON}) as java:
         put_java(java, sample(80))
     with MessageStore.open(tmp_path / "ours", small_config(**ON)) as ours:
@@ -86,7 +84,7 @@ def test_the_same_puts_make_the_same_records_and_either_reads_on(tmp_path: Path)
                 assert offsets(found[key]) == offsets(messages)
 
 
-def test_java_enters_a_message_that_we_let_wait_when_it_delivers_it(tmp_path: Path) -> None:
+def test_java_enters_a_message_that_we_let_wait_when_it_delivers_it(tmp_path):
     waiting = Message(topic="later", body=b"1", properties={NAMES: "%LMQ%a", "DELAY": "1"})
     with MessageStore.open(tmp_path, small_config(**ON)) as ours:
         ours.put(waiting).raise_for_status()

@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,7 +159,7 @@ def commit(address: str, end: dict[str, object]) -> None:
         assert wire.ask(37, end).code == 0
 
 
-def test_brokers_take_over_from_each_other(tmp_path: Path) -> None:
+def test_brokers_take_over_from_each_other(tmp_path):
     require_java(genuine_class_path)
     require_java(jars)
     root, port = tmp_path / "store", port_of_a_broker()

@@ -24,7 +24,7 @@ jars = partial(class_path, INTEROP / "javasuite")
 
 
 @pytest.fixture
-def run(tmp_path: Path):
+def run(tmp_path):
     """Return what runs a command beside all files of the page, with `rocketstore` on the path."""
     for name, content in FILES.items():
         (tmp_path / name).write_text(content)

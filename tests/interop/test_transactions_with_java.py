@@ -1,7 +1,5 @@
 """Transactions between us and a genuine broker's own classes: either ends what the other began."""
 
-from pathlib import Path
-
 import pytest
 
 from rocketstore import CheckAnswer, EndStatus, Message, MessageStore, StoredMessage
@@ -47,7 +45,7 @@ def delivered(store: MessageStore) -> list[bytes]:
     return [message.body for message in all_of(store, ORDERS)]
 
 
-def test_a_broker_ends_what_we_began_and_we_what_it_began(tmp_path: Path) -> None:
+def test_a_broker_ends_what_we_began_and_we_what_it_began(tmp_path):
     with MessageStore.open(tmp_path, small_config()) as ours:
         places = begin_ours(ours, b"commit", b"roll back", b"ours", b"asked", b"left")
         ended = ours.end_transaction(GROUP, *places[b"ours"], commits=True)
@@ -80,7 +78,7 @@ def test_a_broker_ends_what_we_began_and_we_what_it_began(tmp_path: Path) -> Non
         assert len(last) == 2
 
 
-def test_a_broker_goes_on_after_a_kill_and_with_our_copies_and_we_with_its(tmp_path: Path) -> None:
+def test_a_broker_goes_on_after_a_kill_and_with_our_copies_and_we_with_its(tmp_path):
     ours = MessageStore.open(tmp_path, small_config(transactionTimeOut=0), threads=False)
     places = begin_ours(ours, b"1", b"2", b"3")
     asked: dict[bytes, tuple[int, int]] = {}

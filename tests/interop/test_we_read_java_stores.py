@@ -1,7 +1,5 @@
 """Stores that the genuine Apache RocketMQ store wrote, read by us."""
 
-from pathlib import Path
-
 import pytest
 
 from rocketstore.storage.read_only import ReadOnlyStore
@@ -23,7 +21,7 @@ MESSAGES = sample_messages(400)
 """Enough for several CommitLog, queue and index files of the small sizes."""
 
 
-def test_reader_beside_a_running_java_writer_follows_it(tmp_path: Path) -> None:
+def test_reader_beside_a_running_java_writer_follows_it(tmp_path):
     with JavaStore(tmp_path, SMALL_FILES) as java:
         put_java(java, MESSAGES[:50])
         java.wait_dispatched()
@@ -43,7 +41,7 @@ def test_reader_beside_a_running_java_writer_follows_it(tmp_path: Path) -> None:
                 ]
 
 
-def test_a_halted_java_store_is_read_without_recovering_it(tmp_path: Path) -> None:
+def test_a_halted_java_store_is_read_without_recovering_it(tmp_path):
     java = JavaStore(tmp_path, SMALL_FILES)
     put_java(java, MESSAGES)
     java.wait_dispatched()

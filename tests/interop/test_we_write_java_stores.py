@@ -1,7 +1,5 @@
 """Stores that the genuine store wrote, opened for writing by us: appended to and recovered."""
 
-from pathlib import Path
-
 import pytest
 
 from rocketstore import MessageStore, verify_store
@@ -24,7 +22,7 @@ pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 MESSAGES = sample_messages(400)
 
 
-def test_we_append_to_a_java_store_and_java_reads_on(tmp_path: Path) -> None:
+def test_we_append_to_a_java_store_and_java_reads_on(tmp_path):
     with JavaStore(tmp_path, SMALL_FILES) as java:
         put_java(java, MESSAGES[:200])
         java.wait_dispatched()
@@ -40,7 +38,7 @@ def test_we_append_to_a_java_store_and_java_reads_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["salvage", "compatible"])
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_a_halted_java_store_is_recovered_whole(tmp_path: Path, flush: str, policy: str) -> None:
+def test_a_halted_java_store_is_recovered_whole(tmp_path, flush, policy):
     java = JavaStore(tmp_path, {**SMALL_FILES, "flushDiskType": flush})
     put_java(java, MESSAGES)
     java.wait_dispatched()
@@ -55,7 +53,7 @@ def test_a_halted_java_store_is_recovered_whole(tmp_path: Path, flush: str, poli
         assert_same_answers(reader, again, MESSAGES[::9], "orders")
 
 
-def test_a_java_store_with_a_transient_pool_is_continued_after_a_halt(tmp_path: Path) -> None:
+def test_a_java_store_with_a_transient_pool_is_continued_after_a_halt(tmp_path):
     java = JavaStore(tmp_path, {**SMALL_FILES, "transientStorePoolEnable": True})
     put_java(java, MESSAGES[:200])
     java.wait_dispatched()
@@ -73,7 +71,7 @@ def test_a_java_store_with_a_transient_pool_is_continued_after_a_halt(tmp_path: 
     assert verify_store(tmp_path).findings == []
 
 
-def test_a_java_store_halted_before_its_dispatch_is_recovered_whole(tmp_path: Path) -> None:
+def test_a_java_store_halted_before_its_dispatch_is_recovered_whole(tmp_path):
     java = JavaStore(tmp_path, SMALL_FILES)
     put_java(java, MESSAGES)
     java.halt()

@@ -20,12 +20,12 @@ TORN_AT = 117_000
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(tmp_path):
     return shutil.copytree(golden_case("basic") / "store", tmp_path / "store")
 
 
 @pytest.fixture(autouse=True)
-def _writer(monkeypatch: pytest.MonkeyPatch) -> None:
+def _writer(monkeypatch):
     monkeypatch.setattr(verify, "may_have_writer", lambda _lock: True)
     monkeypatch.setattr(log_scan, "writer_pid", lambda _lock: 4711)
 
@@ -53,18 +53,14 @@ def between_looks(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> l
     return looks
 
 
-def test_what_a_second_look_does_not_find_is_no_finding(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_second_look_does_not_find_is_no_finding(store, monkeypatch):
     looks = between_looks(monkeypatch, tear(store))
     report = verify_store(store)
     assert (report.findings, len(looks)) == ([], 2)
     assert report.counts.message_count == 1489
 
 
-def test_what_is_found_twice_is_reported_beside_a_writer(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_found_twice_is_reported_beside_a_writer(store, monkeypatch):
     tear(store)
     looks = between_looks(monkeypatch, lambda: None)
     report = verify_store(store)
@@ -73,9 +69,7 @@ def test_what_is_found_twice_is_reported_beside_a_writer(
     assert len(looks) == 2
 
 
-def test_a_file_that_goes_meanwhile_does_not_end_a_verification(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_goes_meanwhile_does_not_end_a_verification(store, monkeypatch):
     def vanish() -> None:
         raise FileNotFoundError("made ahead, and deleted as the writer ended")
 
@@ -85,9 +79,7 @@ def test_a_file_that_goes_meanwhile_does_not_end_a_verification(
 
 
 @pytest.mark.parametrize("at", [65_536, TORN_AT])
-def test_a_scan_reads_again_what_was_being_written(
-    store: Path, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
+def test_a_scan_reads_again_what_was_being_written(store, monkeypatch, at):
     genuine = LogFile.read_into
     write_again = tear(store, at)
 
@@ -106,7 +98,7 @@ def test_a_scan_reads_again_what_was_being_written(
     assert scan.damaged_bytes == 0
 
 
-def test_a_scan_beside_a_writer_reports_damage_but_no_unfinished_end(store: Path) -> None:
+def test_a_scan_beside_a_writer_reports_damage_but_no_unfinished_end(store):
     tear(store)
     last = max((store / "commitlog").iterdir())
     content = last.read_bytes()
@@ -116,9 +108,7 @@ def test_a_scan_beside_a_writer_reports_damage_but_no_unfinished_end(store: Path
     assert [row["file"] for row in damage] == [str(store / "commitlog" / f"{65_536:020d}")]
 
 
-def test_the_same_end_without_a_writer_is_damage(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_end_without_a_writer_is_damage(store, monkeypatch):
     monkeypatch.setattr(log_scan, "writer_pid", lambda _lock: None)
     last = max((store / "commitlog").iterdir())
     content = last.read_bytes()

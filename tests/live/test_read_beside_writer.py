@@ -46,8 +46,8 @@ with MessageStore.open(root, config) as store:
     ],
 )
 def test_a_reader_sees_every_message_once_and_in_order_while_another_process_writes(
-    tmp_path: Path, flush: str, retention: str, count: int
-) -> None:
+    tmp_path, flush, retention, count
+):
     root = tmp_path / "store"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     command = [sys.executable, "-c", WRITER, str(root), str(count), flush, retention]

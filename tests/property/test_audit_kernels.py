@@ -20,7 +20,7 @@ ITEMS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(ITEMS, st.integers(0, 4), st.integers(0, 12))
-def test_links_are_judged_as_by_the_reference(rows: list, slots: int, cut: int) -> None:
+def test_links_are_judged_as_by_the_reference(rows, slots, cut):
     items = np.array([(h, o, 0, p) for h, o, p in rows], dtype=reference.ITEM_DTYPE)
     content = items.tobytes()
     answers = []

@@ -192,7 +192,7 @@ def compare_lookups(chosen: random.Random, log: SyntheticLog, topic: str) -> int
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_lookup_is_what_the_rules_say(seed: int) -> None:
+def test_a_lookup_is_what_the_rules_say(seed):
     chosen = random.Random(seed)
     found = 0
     for _ in range(400):
@@ -203,7 +203,7 @@ def test_a_lookup_is_what_the_rules_say(seed: int) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(damaged_logs(), st.integers(0, 1 << 32))
-def test_a_lookup_in_a_damaged_log_is_what_the_rules_say(log: SyntheticLog, seed: int) -> None:
+def test_a_lookup_in_a_damaged_log_is_what_the_rules_say(log, seed):
     compare_lookups(random.Random(seed), log, TOPICS[seed % len(TOPICS)])
 
 
@@ -224,7 +224,7 @@ def offsets_of(messages: list[StoredMessage]) -> list[int]:
     return [message.physical_offset for message in messages]
 
 
-def test_an_item_that_came_back_late_gives_no_second_message() -> None:
+def test_an_item_that_came_back_late_gives_no_second_message():
     log, index = SyntheticLog(), IndexPart()
     for _ in range(3):
         log.add(topic=b"T", properties=b"KEYS\x01other k1")
@@ -238,13 +238,13 @@ def test_an_item_that_came_back_late_gives_no_second_message() -> None:
 
 @pytest.mark.parametrize("span", [1 << 30, 0], ids=["in memory", "on disk"])
 @pytest.mark.parametrize("most", [1, 31, 32, 33, 50, 1000])
-def test_more_hits_than_one_call_returns_come_newest_first(span: int, most: int) -> None:
+def test_more_hits_than_one_call_returns_come_newest_first(span, most):
     search, log = keyed_store(50, span=span)
     found = search.find("T", "k1", 0, None, most)
     assert offsets_of(found) == [at for at, _ in reversed(log.records)][:most]
 
 
-def test_a_hit_after_more_items_than_are_looked_at_with_the_lock_held() -> None:
+def test_a_hit_after_more_items_than_are_looked_at_with_the_lock_held():
     log = SyntheticLog().add(topic=b"T", properties=b"KEYS\x01k1")
     log.add(topic=b"T", properties=b"KEYS\x01k1")
     file = IndexPart()
@@ -260,7 +260,7 @@ def test_a_hit_after_more_items_than_are_looked_at_with_the_lock_held() -> None:
     assert offsets_of(search.find("T", "k1", 0, None, 9)) == [0]
 
 
-def test_a_long_topic_is_no_negative_length() -> None:
+def test_a_long_topic_is_no_negative_length():
     for size in (127, 128, 200):
         topic, index = "t" * size, IndexPart()
         log = SyntheticLog().add(topic=topic.encode(), properties=b"KEYS\x01k1")
@@ -270,7 +270,7 @@ def test_a_long_topic_is_no_negative_length() -> None:
         assert len(found) == (size <= 127)
 
 
-def test_times_and_numbers_of_any_size_are_compared_as_they_are() -> None:
+def test_times_and_numbers_of_any_size_are_compared_as_they_are():
     search, log = keyed_store(3)
 
     def count(key: object = "k1", begin: float = 0, end: float | None = None, most: int = 9) -> int:
@@ -284,7 +284,7 @@ def test_times_and_numbers_of_any_size_are_compared_as_they_are() -> None:
     assert count("k\u00df") == count("\ud800") == count(b"k1") == count("") == count(most=0) == 0
 
 
-def test_odd_layouts_find_nothing_and_odd_bytes_are_errors_of_python() -> None:
+def test_odd_layouts_find_nothing_and_odd_bytes_are_errors_of_python():
     search, log = keyed_store(3)
     at_hand, part = LogAtHand(Log(Part(bytes(log.data), 0))), IndexPart()
     for layout in ((0, 60), (-1, 60), (4, -1), (4, 61), (2**40, 2**40), (2**62, 1)):
@@ -301,13 +301,13 @@ def test_odd_layouts_find_nothing_and_odd_bytes_are_errors_of_python() -> None:
             search.find("T", "k1", odd, None, 9)  # type: ignore[arg-type]
 
 
-def test_texts_of_a_class_of_their_own_are_texts() -> None:
+def test_texts_of_a_class_of_their_own_are_texts():
     search, log = keyed_store(3)
     kind = StrEnum("Name", {"TOPIC": "T", "KEY": "k1"})
     assert len(search.find(kind.TOPIC, kind.KEY, 0, None, 9)) == len(log.records)
 
 
-def test_lookups_leave_nothing_behind() -> None:
+def test_lookups_leave_nothing_behind():
     log, index = SyntheticLog(), IndexPart()
     for _ in range(40):
         log.add(topic=b"T", properties=b"KEYS\x01k1")

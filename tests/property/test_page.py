@@ -105,7 +105,7 @@ def entries_for(log: SyntheticLog, chosen: random.Random) -> bytes:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_a_page_is_what_the_rules_say(data: st.DataObject) -> None:
+def test_a_page_is_what_the_rules_say(data):
     log = data.draw(LOGS)
     entries = entries_for(log, data.draw(CHOICES))
     topic = data.draw(st.sampled_from([*ASKED, *TOPICS, "TopicTest", "%LMQ%x"]))
@@ -144,7 +144,7 @@ def test_a_page_is_what_the_rules_say(data: st.DataObject) -> None:
             assert found == (status, messages, *tail)
 
 
-def test_pages_leave_nothing_behind() -> None:
+def test_pages_leave_nothing_behind():
     log = SyntheticLog()
     for number in range(50):
         log.add(topic=b"TopicA", queue_id=0, body=b"%d" % number * 10, properties=b"K\x01v")
@@ -185,7 +185,7 @@ class GrowingQueue(Queue):
 
 
 @pytest.mark.parametrize("kind", [RECORDS, MESSAGES, VIEWS])
-def test_a_reader_at_the_end_of_a_queue_that_grows_stays_there(kind: int) -> None:
+def test_a_reader_at_the_end_of_a_queue_that_grows_stays_there(kind):
     log = SyntheticLog().add(topic=b"TopicA", queue_id=0)
     queue = GrowingQueue(encode_entries([(0, log.records[0][1], 0)]), 0)
     at_hand = LogAtHand(Log(log, 0, whole=True))
@@ -197,7 +197,7 @@ def test_a_reader_at_the_end_of_a_queue_that_grows_stays_there(kind: int) -> Non
 
 
 @pytest.mark.parametrize("odd", ["x", None, 0.5, object()])
-def test_odd_questions_are_errors_of_python(odd: object) -> None:
+def test_odd_questions_are_errors_of_python(odd):
     log = SyntheticLog().add(topic=b"TopicA", queue_id=0)
     queue = Queue(encode_entries([(0, log.records[0][1], 0)]), 0)
     pages = QueuePages(

@@ -82,7 +82,7 @@ spark.stop()
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """Return the directory in which the driver ran, with what it wrote there."""
     require_java()
     place = tmp_path_factory.mktemp("cluster")
@@ -102,7 +102,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_two_workers_share_a_query_and_a_job(place: Path) -> None:
+def test_two_workers_share_a_query_and_a_job(place):
     """The working directory of a Python worker is its executor's, below the Spark worker's."""
     answer: dict[str, Any] = json.loads((place / "answer.json").read_text())
     assert answer["rows"] == 1489 == sum(answer["by_topic"].values())
@@ -110,7 +110,7 @@ def test_two_workers_share_a_query_and_a_job(place: Path) -> None:
     assert answer["workers"] == ["worker-0", "worker-1"]
 
 
-def test_what_dies_during_a_job_changes_no_byte_of_its_outcome(place: Path) -> None:
+def test_what_dies_during_a_job_changes_no_byte_of_its_outcome(place):
     log = (place / "driver.log").read_text(errors="replace")
     assert "Lost executor" in log  # not of each: the last job may end before the driver notices
     assert "Lost task" in log

@@ -9,7 +9,7 @@ with every trouble.
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -166,14 +166,14 @@ CASES = ALL if os.environ.get("ROCKETSTORE_FAULT_WALK") == "all" else DAILY
 
 
 @pytest.fixture(scope="module")
-def hurt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hurt(tmp_path_factory):
     store = copy_store(golden(), tmp_path_factory.mktemp("hurt") / "hurt")
     overwrite_file(sorted((store / "commitlog").iterdir())[3], 20_000, b"\xee" * 100)
     return store
 
 
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory, hurt: Path) -> Iterator[SparkMachines]:
+def machines(tmp_path_factory, hurt):
     require_java()
     require_machines()
     archive = tmp_path_factory.mktemp("archive") / "archive"
@@ -184,9 +184,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory, hurt: Path) -> Iterator[S
 
 
 @pytest.mark.parametrize(("work", "trouble"), CASES)
-def test_what_befalls_a_machine_changes_no_outcome(
-    machines: SparkMachines, hurt: Path, tmp_path: Path, work: str, trouble: str
-) -> None:
+def test_what_befalls_a_machine_changes_no_outcome(machines, hurt, tmp_path, work, trouble):
     out = f"{work}-{trouble}"
     answer = machines.run(work, trouble, out)
     assert answer["amid"], "it was over before each worker had a task"

@@ -91,7 +91,7 @@ def replaced(texts: dict[str, str]) -> Iterator[str]:
                     yield f"{file}:{call.lineno}: {ast.unparse(call)}"
 
 
-def test_no_method_of_an_object_is_replaced_and_no_hook_waits_to_be_set() -> None:
+def test_no_method_of_an_object_is_replaced_and_no_hook_waits_to_be_set():
     paths = sorted((ROOT / "src/rocketstore").rglob("*.py"))
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in paths}
     assert len(texts) > 250
@@ -119,10 +119,10 @@ MADE = "class A:\n    def __init__(self, hook):\n        "
         "def f(a):\n    a.__dict__['put'] = 1",
     ],
 )
-def test_each_way_to_replace_one_is_found(text: str) -> None:
+def test_each_way_to_replace_one_is_found(text):
     assert len(list(replaced({"a.py": text}))) == 1
 
 
-def test_an_object_may_be_made_with_something_to_call_and_have_numbers_changed() -> None:
+def test_an_object_may_be_made_with_something_to_call_and_have_numbers_changed():
     text = f"{MADE}self.hook: Callable[[], int] = hook\n        self.n = 0\ndef f(a):\n    a.n = 1"
     assert not list(replaced({"a.py": text}))

@@ -21,7 +21,7 @@ def evidence() -> dict[str, str]:
     return {match[1]: match[0] for page in pages for match in LINE.finditer(page)}
 
 
-def test_a_mutation_changes_one_place_of_the_product() -> None:
+def test_a_mutation_changes_one_place_of_the_product():
     lost = []
     for mutation in MUTATIONS:
         source = (ROOT / mutation.path).read_text("utf-8")

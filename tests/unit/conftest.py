@@ -13,6 +13,6 @@ __all__ = ["clock", "root", "tmp_path"]
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock():
     """Return the clock of a test: it stands still until the test moves it."""
     return Clock()

@@ -25,7 +25,7 @@ MODULES = tuple(
 
 @pytest.mark.skipif(not kernels.is_compiled(), reason="nothing compiled is used with kernels off")
 @pytest.mark.parametrize("name", MODULES)
-def test_a_compiled_module_has_no_assertions_of_the_interpreter(name: str) -> None:
+def test_a_compiled_module_has_no_assertions_of_the_interpreter(name):
     spec = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.origin is not None
@@ -40,8 +40,8 @@ while [ $# -gt 1 ]; do [ "$1" != -o ] || touch "$2"; shift; done"""
 @pytest.mark.parametrize("compiler", [NO_COMPILER, FAILS_ONCE], ids=["none", "fails once"])
 @pytest.mark.parametrize(("wish", "code"), [("on", 0), ("require", 1)])
 def test_without_a_compiler_the_package_is_built_unless_all_of_it_is_required(
-    wish: str, code: int, compiler: str, tmp_path: Path
-) -> None:
+    wish, code, compiler, tmp_path
+):
     """One that compiles all parts but one leaves none either: they would not work together."""
     pytest.importorskip("Cython", reason="a build has it; this interpreter's tests need none")
     root = Path(__file__).parents[2]
@@ -70,9 +70,7 @@ def test_without_a_compiler_the_package_is_built_unless_all_of_it_is_required(
 
 
 @pytest.mark.parametrize(("wish", "code"), [("on", 0), ("require", 1)])
-def test_what_is_required_and_cannot_be_built_is_an_error_elsewhere_than_on_linux(
-    wish: str, code: int
-) -> None:
+def test_what_is_required_and_cannot_be_built_is_an_error_elsewhere_than_on_linux(wish, code):
     pytest.importorskip("Cython", reason="a build has it; this interpreter's tests need none")
     known = "import sys, setuptools.command.build_ext"  # it asks for the settings of the platform
     script = f"{known}; sys.platform = 'other'; sys.argv[1:] = ['--version']; import setup"
@@ -111,7 +109,7 @@ def constants_of_python(tree: ast.Module) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", [name.rpartition(".")[2] for name in MODULES])
-def test_constants_are_the_same_compiled_and_interpreted(name: str) -> None:
+def test_constants_are_the_same_compiled_and_interpreted(name):
     native = ROOT / "src" / "rocketstore" / "native"
     compiled = constants_of_c((native / f"{name}.pxd").read_text())
     interpreted = constants_of_python(ast.parse((native / f"{name}.py").read_text()))

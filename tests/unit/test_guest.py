@@ -8,8 +8,6 @@ import logging
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -67,7 +65,7 @@ print(json.dumps([before, after]))
 """
 
 
-def test_using_the_package_changes_nothing_global(tmp_path: Path) -> None:
+def test_using_the_package_changes_nothing_global(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", USE, tmp_path / "store", json.dumps(SMALL)],
         capture_output=True, text=True, check=True, timeout=PATIENCE_S,
@@ -78,7 +76,7 @@ def test_using_the_package_changes_nothing_global(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def lines() -> Iterator[io.StringIO]:
+def lines():
     """What a host sees that formats the records of ``rocketstore`` as it likes."""
     logger, stream = logging.getLogger("rocketstore"), io.StringIO()
     handler = logging.StreamHandler(stream)
@@ -91,7 +89,7 @@ def lines() -> Iterator[io.StringIO]:
     logger.setLevel(before)
 
 
-def test_a_host_s_handler_gets_lines_with_event_and_fields(tmp_path: Path, lines) -> None:
+def test_a_host_s_handler_gets_lines_with_event_and_fields(tmp_path, lines):
     with MessageStore.open(tmp_path, StoreConfig(**SMALL)):
         pass
     name = "rocketstore.storage.recovery.recover"
@@ -105,7 +103,7 @@ def test_a_host_s_handler_gets_lines_with_event_and_fields(tmp_path: Path, lines
     assert recovered["start"] == recovered["end"] == 0
 
 
-def test_values_that_would_blur_a_line_are_quoted(lines) -> None:
+def test_values_that_would_blur_a_line_are_quoted(lines):
     log = get_logger("rocketstore.test")
     log.warning("file.gone", path="a b", why="", size=3, name="x=1", args=0)
     assert lines.getvalue() == (
@@ -113,13 +111,13 @@ def test_values_that_would_blur_a_line_are_quoted(lines) -> None:
     )
 
 
-def test_what_a_client_made_endless_is_cut_in_its_line(lines) -> None:
+def test_what_a_client_made_endless_is_cut_in_its_line(lines):
     get_logger("rocketstore.test").warning("request.refused", reason="g" * 20_000, code=36)
     text = lines.getvalue().rpartition("|")[2]
     assert text == f"request.refused reason='{'g' * LONGEST}… (20000 characters)' code=36\n"
 
 
-def test_an_exception_comes_with_its_traceback_and_the_caller_s_place(lines) -> None:
+def test_an_exception_comes_with_its_traceback_and_the_caller_s_place(lines):
     log = get_logger("rocketstore.test")
     logging.getLogger("rocketstore").handlers[-1].setFormatter(
         logging.Formatter("%(filename)s %(funcName)s %(message)s")
@@ -139,7 +137,7 @@ def test_an_exception_comes_with_its_traceback_and_the_caller_s_place(lines) -> 
     assert "service.failed hint='mend the number'\n" in lines.getvalue()
 
 
-def test_a_host_switches_the_package_off_by_its_one_logger(lines) -> None:
+def test_a_host_switches_the_package_off_by_its_one_logger(lines):
     log, logger = get_logger("rocketstore.test.deep"), logging.getLogger("rocketstore")
     logger.disabled = True
     try:
@@ -153,7 +151,7 @@ def test_a_host_switches_the_package_off_by_its_one_logger(lines) -> None:
     assert [line.split("|")[1] for line in lines.getvalue().splitlines()] == ["c"]
 
 
-def test_nothing_is_printed_unless_the_host_listens() -> None:
+def test_nothing_is_printed_unless_the_host_listens():
     code = """
         from rocketstore.events import get_logger
         get_logger("rocketstore.storage").error("log.flush_failed", error="EIO")
@@ -170,7 +168,7 @@ def test_nothing_is_printed_unless_the_host_listens() -> None:
 # --- a slow put that is our own doing is nothing to warn of ---------------------------------------
 
 
-def test_only_a_put_after_the_first_is_worth_a_warning() -> None:
+def test_only_a_put_after_the_first_is_worth_a_warning():
     key = QueueKey("orders", 0)
     counter = QueueCounter(key, b"orders", 0, 0)
     statistics = StoreStatistics(lambda: 0, lambda: [counter], lambda: (counter.next_offset, 0))
@@ -185,7 +183,7 @@ def test_only_a_put_after_the_first_is_worth_a_warning() -> None:
     assert statistics.put_time_max_ms == 9_000
 
 
-def test_a_python_that_runs_without_its_global_lock_is_refused_by_one_clear_line() -> None:
+def test_a_python_that_runs_without_its_global_lock_is_refused_by_one_clear_line():
     done = subprocess.run(
         [sys.executable, "-c", "import sys; sys._is_gil_enabled = bool; import rocketstore"],
         capture_output=True,

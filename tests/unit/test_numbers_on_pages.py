@@ -98,6 +98,6 @@ SAID = {
 
 
 @pytest.mark.parametrize("page", SAID)
-def test_a_page_states_the_limits_and_times_that_count(page: str) -> None:
+def test_a_page_states_the_limits_and_times_that_count(page):
     text = " ".join((ROOT / "docs" / f"{page}.md").read_text("utf-8").split())
     assert [said for said in SAID[page] if said not in text] == []

@@ -21,9 +21,9 @@ from rocketstore.storage.queues.queue_mappings import QueueMappings
 )
 @pytest.mark.parametrize("refuses", [False, True])
 def test_a_limit_of_files_is_raised_as_far_as_the_system_lets(
-    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], asked: tuple[int, int] | None,
-    granted: int, *, refuses: bool,
-) -> None:  # fmt: skip
+    monkeypatch, limits, asked,
+    granted, *, refuses,
+):  # fmt: skip
     now, seen = [limits], []
 
     def set_limits(_which: int, wanted: tuple[int, int]) -> None:
@@ -39,9 +39,7 @@ def test_a_limit_of_files_is_raised_as_far_as_the_system_lets(
     assert seen == ([] if asked is None else [asked])
 
 
-def test_where_linux_maps_fewer_files_than_may_be_open_queues_have_half_of_those(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_linux_maps_fewer_files_than_may_be_open_queues_have_half_of_those(monkeypatch):
     """A process may often have a million files open, and map 65,530."""
     monkeypatch.setattr(process, "most_descriptors", lambda: 1_000_000)
     monkeypatch.setattr(process, "_most_maps", lambda: 1000)

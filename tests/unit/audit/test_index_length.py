@@ -30,9 +30,7 @@ CUT = [40 + 4 * SLOTS + 20 * 40, 40 + 4 * SLOTS + 333, USED_END + 7, 8_201]
 
 
 @pytest.mark.parametrize("length", CUT)
-def test_a_sole_index_file_that_was_cut_is_a_finding_and_repair_makes_it_again(
-    length: int, tmp_path: Path
-) -> None:
+def test_a_sole_index_file_that_was_cut_is_a_finding_and_repair_makes_it_again(length, tmp_path):
     path = store_with_index(tmp_path, SLOTS, ITEMS)
     path.write_bytes(path.read_bytes()[:length])
     config = StoreConfig(max_hash_slot_num=SLOTS, max_index_num=ITEMS)
@@ -47,16 +45,14 @@ def test_a_sole_index_file_that_was_cut_is_a_finding_and_repair_makes_it_again(
 
 
 @pytest.mark.parametrize("length", CUT)
-def test_what_is_left_of_a_sole_index_file_does_not_tell_its_settings(
-    length: int, tmp_path: Path
-) -> None:
+def test_what_is_left_of_a_sole_index_file_does_not_tell_its_settings(length, tmp_path):
     path = store_with_index(tmp_path, SLOTS, ITEMS)
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(ConfigError, match=r"move it out of index/"):
         verify_store(tmp_path, now_ms=NOW_MS)
 
 
-def test_a_whole_index_file_of_another_ratio_needs_its_settings(tmp_path: Path) -> None:
+def test_a_whole_index_file_of_another_ratio_needs_its_settings(tmp_path):
     store_with_index(tmp_path, 103, 317)
     with pytest.raises(ConfigError, match=r"--set maxHashSlotNum"):
         verify_store(tmp_path, now_ms=NOW_MS)

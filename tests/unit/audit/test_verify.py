@@ -36,7 +36,7 @@ GOLDEN_NOW_MS = 1_795_300_000_000
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> tuple[Path, list[int]]:
+def store(tmp_path):
     """A store of 200 messages over several log files."""
     root = tmp_path / "store"
     return root, build_store(root, COUNT, Clock())
@@ -60,7 +60,7 @@ def golden_stores() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("case", "name"), golden_stores())
-def test_a_store_that_java_wrote_verifies(case: str, name: str) -> None:
+def test_a_store_that_java_wrote_verifies(case, name):
     root = golden_case(case) / name
     slots = StoreConfig(max_hash_slot_num=500, max_index_num=2000)
     report = verify_store(root, slots, now_ms=GOLDEN_NOW_MS)
@@ -77,7 +77,7 @@ def test_a_store_that_java_wrote_verifies(case: str, name: str) -> None:
         )
 
 
-def test_a_healthy_store_is_counted_and_nothing_is_changed(store: tuple[Path, list[int]]) -> None:
+def test_a_healthy_store_is_counted_and_nothing_is_changed(store):
     root, _ = store
     before = tree_with_times(root)
     report = verify(root)
@@ -90,7 +90,7 @@ def test_a_healthy_store_is_counted_and_nothing_is_changed(store: tuple[Path, li
     assert after == before
 
 
-def test_a_broken_body_is_named_with_file_offset_and_reason(store: tuple[Path, list[int]]) -> None:
+def test_a_broken_body_is_named_with_file_offset_and_reason(store):
     root, offsets = store
     broken = next(n for n, offset in enumerate(offsets) if offset > LOG_FILE_BYTES)
     overwrite(root, offsets[broken] + 120, b"\xff" * 8)
@@ -105,9 +105,7 @@ def test_a_broken_body_is_named_with_file_offset_and_reason(store: tuple[Path, l
     assert report.counts.damaged_bytes == found.size
 
 
-def test_one_thread_or_several_find_the_same(
-    store: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_thread_or_several_find_the_same(store, monkeypatch):
     root, offsets = store
     overwrite(root, offsets[50] + 100, b"\0\0")
     log_path(root, 2 * LOG_FILE_BYTES).unlink()
@@ -120,7 +118,7 @@ def test_one_thread_or_several_find_the_same(
     assert {"log-damage", "log-hole", "queue-missing"} <= {f.kind for f in reports[0].findings}
 
 
-def test_queue_faults_are_told_apart(store: tuple[Path, list[int]]) -> None:
+def test_queue_faults_are_told_apart(store):
     root, _ = store
     queue = root / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
     content = bytearray(queue.read_bytes())
@@ -141,16 +139,14 @@ def test_queue_faults_are_told_apart(store: tuple[Path, list[int]]) -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 400, 401])
-def test_a_count_of_items_that_no_index_file_has_is_named_where_it_stands(
-    count: int, store: tuple[Path, list[int]]
-) -> None:
+def test_a_count_of_items_that_no_index_file_has_is_named_where_it_stands(count, store):
     (path,) = (store[0] / "index").iterdir()
     overwrite_file(path, 36, struct.pack(">i", count))
     found = [f.reason for f in verify(store[0]).findings if f.offset == 36]
     assert found == ([] if count == 400 else [f"item count: expected 0 to 400, found {count}"])
 
 
-def test_lost_keys_are_a_warning_because_lookups_stay_right(store: tuple[Path, list[int]]) -> None:
+def test_lost_keys_are_a_warning_because_lookups_stay_right(store):
     root, _ = store
     shutil.rmtree(root / "index")
     report = verify(root)
@@ -158,9 +154,7 @@ def test_lost_keys_are_a_warning_because_lookups_stay_right(store: tuple[Path, l
     assert not report.is_damaged
 
 
-def test_a_torn_record_that_a_queue_knew_is_damage_before_and_after_somebody_opens_the_store(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_a_torn_record_that_a_queue_knew_is_damage_before_and_after_somebody_opens_the_store(store):
     root, offsets = store
     overwrite(root, offsets[-1] + 150, bytes(200))
     crashed(root)
@@ -180,7 +174,7 @@ def test_a_torn_record_that_a_queue_knew_is_damage_before_and_after_somebody_ope
 
 
 @pytest.fixture(params=[1, 30, COUNT])
-def killed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def killed(request, tmp_path):
     """A store whose writer was killed when so many messages had not been dispatched."""
     root, clock = tmp_path / "killed", Clock()
     with open_store(tmp_path / "store", clock) as store:
@@ -191,9 +185,7 @@ def killed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return root
 
 
-def test_a_store_that_a_kill_ended_is_not_damaged_but_completed_by_the_next_opening(
-    killed: Path,
-) -> None:
+def test_a_store_that_a_kill_ended_is_not_damaged_but_completed_by_the_next_opening(killed):
     report = verify(killed)
     assert {f.kind for f in report.findings} - {"checkpoint"} == {
         "queue-missing", "index-missing", "abort",
@@ -209,7 +201,7 @@ def test_a_store_that_a_kill_ended_is_not_damaged_but_completed_by_the_next_open
 
 @pytest.mark.parametrize("killed", [1, 30], indirect=True)
 @pytest.mark.parametrize("lost", ["consumequeue/Topic0", "consumequeue/Topic1/0"])
-def test_a_queue_that_was_lost_besides_a_kill_is_damage(killed: Path, lost: str) -> None:
+def test_a_queue_that_was_lost_besides_a_kill_is_damage(killed, lost):
     shutil.rmtree(killed / lost)
     report = verify(killed)
     missing = [f for f in report.findings if f.kind == "queue-missing"]
@@ -218,7 +210,7 @@ def test_a_queue_that_was_lost_besides_a_kill_is_damage(killed: Path, lost: str)
     assert report.exit_code == 4
 
 
-def test_entries_that_are_missing_after_an_orderly_end_are_damage(killed: Path) -> None:
+def test_entries_that_are_missing_after_an_orderly_end_are_damage(killed):
     (killed / "abort").unlink()
     assert verify(killed).exit_code == 4
 
@@ -227,9 +219,7 @@ def test_entries_that_are_missing_after_an_orderly_end_are_damage(killed: Path) 
     ("content", "severity"),
     [(b"short", Severity.WARNING), (b"\x7f" * 4096, Severity.WARNING), (None, Severity.NOTE)],
 )
-def test_a_broken_checkpoint_is_named(
-    content: bytes | None, severity: Severity, store: tuple[Path, list[int]]
-) -> None:
+def test_a_broken_checkpoint_is_named(content, severity, store):
     root, _ = store
     path = root / "checkpoint"
     path.unlink() if content is None else path.write_bytes(content)
@@ -249,12 +239,7 @@ def test_a_broken_checkpoint_is_named(
         (b'{"offsetTable":{"t@g":{0:5}}}', None, None),
     ],
 )
-def test_broken_tables_and_backups_are_named(
-    main: bytes | None,
-    backup: bytes | None,
-    severity: Severity | None,
-    store: tuple[Path, list[int]],
-) -> None:
+def test_broken_tables_and_backups_are_named(main, backup, severity, store):
     root, _ = store
     (root / "config").mkdir(exist_ok=True)
     for name, content in (("consumerOffset.json", main), ("consumerOffset.json.bak", backup)):
@@ -264,7 +249,7 @@ def test_broken_tables_and_backups_are_named(
     assert found == ([] if severity is None else [severity])
 
 
-def test_a_live_writer_is_no_fault(store: tuple[Path, list[int]]) -> None:
+def test_a_live_writer_is_no_fault(store):
     root, _ = store
     clock = Clock(NOW_MS)
     with open_store(root, clock) as opened:
@@ -273,9 +258,7 @@ def test_a_live_writer_is_no_fault(store: tuple[Path, list[int]]) -> None:
         assert [f for f in verify(root).findings if f.severity is not Severity.NOTE] == []
 
 
-def test_a_record_that_claims_the_place_of_another_is_reported(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_a_record_that_claims_the_place_of_another_is_reported(store):
     root, offsets = store
     claimed = read_log(root, offsets[20] + 20, 8)
     overwrite(root, offsets[40] + 20, claimed)
@@ -283,12 +266,12 @@ def test_a_record_that_claims_the_place_of_another_is_reported(
     assert only(report, "queue-conflict").file == "consumequeue/Topic0/0"
 
 
-def test_a_directory_without_a_log_is_no_store(tmp_path: Path) -> None:
+def test_a_directory_without_a_log_is_no_store(tmp_path):
     with pytest.raises(NotAStoreError):
         verify_store(tmp_path, CONFIG, now_ms=NOW_MS)
 
 
-def test_a_slave_to_which_nothing_came_is_not_told_to_bring_files_back(tmp_path: Path) -> None:
+def test_a_slave_to_which_nothing_came_is_not_told_to_bring_files_back(tmp_path):
     config = StoreConfig.small(broker_role=BrokerRole.SLAVE, ha_master_address="127.0.0.1:1")
     MessageStore.open(tmp_path, config, threads=False).close()
     report = verify_store(tmp_path)
@@ -300,7 +283,7 @@ def test_a_slave_to_which_nothing_came_is_not_told_to_bring_files_back(tmp_path:
     )
 
 
-def test_an_empty_file_is_named(store: tuple[Path, list[int]]) -> None:
+def test_an_empty_file_is_named(store):
     root, offsets = store
     last = offsets[-1] // LOG_FILE_BYTES * LOG_FILE_BYTES
     path = root / "commitlog" / f"{last + LOG_FILE_BYTES:020d}"
@@ -308,7 +291,7 @@ def test_an_empty_file_is_named(store: tuple[Path, list[int]]) -> None:
     assert only(verify(root), "log-file-empty").severity is Severity.WARNING
 
 
-def test_extensions_of_queues_are_named_by_verify_and_repair(store: tuple[Path, list[int]]) -> None:
+def test_extensions_of_queues_are_named_by_verify_and_repair(store):
     root, _ = store
     directory = root / "consumequeue_ext" / "Topic0" / "0"
     directory.mkdir(parents=True)
@@ -325,8 +308,8 @@ def test_extensions_of_queues_are_named_by_verify_and_repair(store: tuple[Path, 
 
 @pytest.mark.parametrize("has_extension", [False, True])
 def test_a_tags_code_with_its_top_bit_flipped_is_no_address_where_no_unit_is(
-    store: tuple[Path, list[int]], *, has_extension: bool
-) -> None:
+    store, *, has_extension
+):
     root, _ = store
     path = root / "consumequeue" / "Topic0" / "0" / f"{0:020d}"
     whole = path.read_bytes()
@@ -346,14 +329,12 @@ def test_a_tags_code_with_its_top_bit_flipped_is_no_address_where_no_unit_is(
 
 
 @pytest.mark.parametrize(("hours", "is_wrong"), [(23, False), (25, True)])
-def test_a_checkpoint_may_be_a_day_ahead_of_this_machine_s_clock(
-    hours: int, *, is_wrong: bool
-) -> None:
+def test_a_checkpoint_may_be_a_day_ahead_of_this_machine_s_clock(hours, *, is_wrong):
     content = encode_checkpoint(Checkpoint(NOW_MS + hours * 3_600_000, 0, 0))
     assert any(checkpoint_findings(content, NOW_MS)) is is_wrong
 
 
-def test_entries_before_a_queue_s_first_file_are_written_by_a_repair_only(tmp_path: Path) -> None:
+def test_entries_before_a_queue_s_first_file_are_written_by_a_repair_only(tmp_path):
     """Log files that had expired were put back from a copy: no opening goes back so far."""
     root = tmp_path / "store"
     build_store(root, 260, Clock())

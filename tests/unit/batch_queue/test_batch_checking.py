@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ CONFIG = StoreConfig()
 
 
 @pytest.fixture
-def root() -> Iterator[Path]:
+def root():
     with memory_directory() as directory:
         with open_batches(directory, mapped_file_size_batch_queue=8 * ENTRY) as store:
             for number in range(20):

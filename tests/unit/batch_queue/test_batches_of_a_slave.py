@@ -57,7 +57,7 @@ def check_promoted(root: Path, expected: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("first", ["batch", "single"])
-def test_a_promoted_slave_shows_every_message_of_a_batch_topic(root: Path, first: str) -> None:
+def test_a_promoted_slave_shows_every_message_of_a_batch_topic(root, first):
     with open_master(root / "master") as master:
         master.batch_topics.create(TOPIC)
         expected = put_single(master, b"alone") if first == "single" else []
@@ -77,9 +77,7 @@ def test_a_promoted_slave_shows_every_message_of_a_batch_topic(root: Path, first
 
 @pytest.mark.parametrize("first", ["batch", "single"])
 @pytest.mark.parametrize("dispatched", [False, True])
-def test_a_slave_that_is_killed_and_opened_as_a_master_shows_them_too(
-    root: Path, first: str, *, dispatched: bool
-) -> None:
+def test_a_slave_that_is_killed_and_opened_as_a_master_shows_them_too(root, first, *, dispatched):
     """What recovery dispatches tells the kind as well."""
     with open_master(root / "master", broker_role=BrokerRole.ASYNC_MASTER) as master:
         master.batch_topics.create(TOPIC)
@@ -98,9 +96,7 @@ def test_a_slave_that_is_killed_and_opened_as_a_master_shows_them_too(
     check_promoted(root / "slave", expected)
 
 
-def test_a_slave_that_dispatched_a_message_by_itself_and_was_killed_before_the_next_record(
-    root: Path,
-) -> None:
+def test_a_slave_that_dispatched_a_message_by_itself_and_was_killed_before_the_next_record(root):
     with open_master(root / "master", broker_role=BrokerRole.ASYNC_MASTER) as master:
         master.batch_topics.create(TOPIC)
         expected = put_single(master, b"alone")
@@ -121,7 +117,7 @@ def test_a_slave_that_dispatched_a_message_by_itself_and_was_killed_before_the_n
     check_promoted(root / "slave", expected)
 
 
-def test_a_table_and_queues_that_are_lost_with_the_log_intact_are_learnt_again(root: Path) -> None:
+def test_a_table_and_queues_that_are_lost_with_the_log_intact_are_learnt_again(root):
     config = StoreConfig.small(**SIZES)
     with MessageStore.open(root, config, threads=False) as store:
         store.batch_topics.create(TOPIC)
@@ -138,9 +134,7 @@ def test_a_table_and_queues_that_are_lost_with_the_log_intact_are_learnt_again(r
 @pytest.mark.parametrize(
     "properties", [{}, {"INNER_NUM": "2"}, {"INNER_NUM": "2", "INNER_BASE": "7"}]
 )
-def test_a_record_that_does_not_say_its_place_teaches_nothing(
-    root: Path, properties: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_does_not_say_its_place_teaches_nothing(root, properties, monkeypatch):
     config = StoreConfig.small(**SIZES)
     with MessageStore.open(root, config, threads=False) as store:
         monkeypatch.setattr("rocketstore.storage.log.writer.INNER_BATCH", 0)

@@ -2,7 +2,6 @@
 
 import cProfile
 import json
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ from rocketstore.tables import topic_settings
 from support.broker_desk import Desk, Peer
 
 
-def test_group_that_is_settled_is_on_the_disk_and_counts_at_once(desk: Desk) -> None:
+def test_group_that_is_settled_is_on_the_disk_and_counts_at_once(desk):
     body = b'{"groupName":"G","consumeEnable":false,"retryMaxTimes":3}'
     assert desk.answer(200, None, body).code == 0
     table = decode_table(
@@ -37,7 +36,7 @@ def test_group_that_is_settled_is_on_the_disk_and_counts_at_once(desk: Desk) -> 
     assert "TOOLS_CONSUMER" in shown
 
 
-def test_topic_that_is_settled_keeps_what_else_the_file_says_of_it(desk: Desk) -> None:
+def test_topic_that_is_settled_keeps_what_else_the_file_says_of_it(desk):
     path = desk.store.layout.config / "topics.json"
     desk.send("orders")
     marked = json.loads(path.read_text()) | {"more": 1}
@@ -62,8 +61,8 @@ SETTLES = [
 @pytest.mark.parametrize(("code", "header", "body"), SETTLES)
 @pytest.mark.parametrize("broker_id", [0, 1])
 def test_topics_and_groups_of_a_slave_are_those_of_its_master(
-    tmp_path: Path, code: int, header: dict[str, object] | None, body: bytes, broker_id: int
-) -> None:
+    tmp_path, code, header, body, broker_id
+):
     desk = Desk(tmp_path, broker_id=broker_id)
     answer = desk.answer(code, header, body)
     assert (answer.code, "please execute it from master" in (answer.remark or "")) == (
@@ -74,7 +73,7 @@ def test_topics_and_groups_of_a_slave_are_those_of_its_master(
     desk.close()
 
 
-def test_half_messages_can_be_looked_at_as_those_of_any_topic(desk: Desk) -> None:
+def test_half_messages_can_be_looked_at_as_those_of_any_topic(desk):
     """And discarded ones: mqadmin lists these topics, and clients find their routes."""
     listed = json.loads(desk.answer(21).body)["topicConfigTable"]
     for topic in ("RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"):
@@ -85,7 +84,7 @@ def test_half_messages_can_be_looked_at_as_those_of_any_topic(desk: Desk) -> Non
     assert b'"maxOffset":1' in stats
 
 
-def test_topic_that_somebody_else_marks_is_found(desk: Desk) -> None:
+def test_topic_that_somebody_else_marks_is_found(desk):
     assert desk.topics.get("batches") is None
     desk.store.batch_topics.create("batches", 2)
     found = desk.topics.get("batches")
@@ -93,7 +92,7 @@ def test_topic_that_somebody_else_marks_is_found(desk: Desk) -> None:
     assert found.write_queue_nums == 2
 
 
-def test_group_that_is_gone_from_a_topic_has_no_lag_there(desk: Desk) -> None:
+def test_group_that_is_gone_from_a_topic_has_no_lag_there(desk):
     for topic in ("old", "new"):
         desk.send(topic)
         desk.store.consumer_offsets.set(topic, "G", 0, 0)
@@ -119,7 +118,7 @@ PULL = {
 }  # fmt: skip
 
 
-def test_rate_of_a_group_is_that_of_its_last_minute(desk: Desk) -> None:
+def test_rate_of_a_group_is_that_of_its_last_minute(desk):
     given = desk.table.pulling.given
 
     def rate(**more: object) -> float:
@@ -147,7 +146,7 @@ def test_rate_of_a_group_is_that_of_its_last_minute(desk: Desk) -> None:
     assert rate() == 0
 
 
-def test_totals_of_the_day_begin_again_at_midnight(desk: Desk) -> None:
+def test_totals_of_the_day_begin_again_at_midnight(desk):
     totals = DayTotals(desk.store)
 
     def told() -> list[str]:
@@ -166,7 +165,7 @@ def test_totals_of_the_day_begin_again_at_midnight(desk: Desk) -> None:
     assert told() == ["1", "1", "2", "1", "2", "1"]
 
 
-def test_lock_that_is_not_renewed_is_given_to_another(desk: Desk) -> None:
+def test_lock_that_is_not_renewed_is_given_to_another(desk):
     def locks(client: str) -> int:
         queue = {"brokerName": "b", "queueId": 0, "topic": "t"}
         body = {"consumerGroup": "G", "clientId": client, "mqSet": [queue]}
@@ -180,7 +179,7 @@ def test_lock_that_is_not_renewed_is_given_to_another(desk: Desk) -> None:
     assert [locks("b"), locks("a")] == [1, 0]
 
 
-def test_locks_belong_to_a_group_and_a_client_and_a_queue_is_given_once(desk: Desk) -> None:
+def test_locks_belong_to_a_group_and_a_client_and_a_queue_is_given_once(desk):
     queue = {"brokerName": "b", "queueId": 0, "topic": "t"}
     body = {"consumerGroup": "G", "clientId": "c", "mqSet": [queue, queue]}
     found = desk.answer(41, None, json.dumps(body).encode())
@@ -190,7 +189,7 @@ def test_locks_belong_to_a_group_and_a_client_and_a_queue_is_given_once(desk: De
         assert (refused.code, name in (refused.remark or "")) == (1, True)
 
 
-def test_locks_of_groups_that_are_made_up_take_no_memory_in_the_end(desk: Desk) -> None:
+def test_locks_of_groups_that_are_made_up_take_no_memory_in_the_end(desk):
     def locks(group: str, count: int) -> int:
         queues = [{"brokerName": "b", "queueId": one, "topic": "t"} for one in range(count)]
         body = {"consumerGroup": group, "clientId": "c", "mqSet": queues}
@@ -204,13 +203,13 @@ def test_locks_of_groups_that_are_made_up_take_no_memory_in_the_end(desk: Desk) 
     assert locks("I", 1) == 1
 
 
-def test_settings_are_answered_as_a_file_has_them(desk: Desk) -> None:
+def test_settings_are_answered_as_a_file_has_them(desk):
     lines = desk.answer(26).body.decode().splitlines()
     assert {"brokerName=broker-a", "autoCreateTopicEnable=true", "retention=false"} <= set(lines)
 
 
 @pytest.mark.parametrize("count", [-1, 65_537, 2**31 - 1])
-def test_more_queues_than_anybody_has_are_refused(desk: Desk, count: int) -> None:
+def test_more_queues_than_anybody_has_are_refused(desk, count):
     header = {"topic": "many", "readQueueNums": 1, "writeQueueNums": count, "perm": 6}
     assert desk.answer(17, header).code == 1
     assert desk.topics.get("many") is None
@@ -221,9 +220,7 @@ def test_more_queues_than_anybody_has_are_refused(desk: Desk, count: int) -> Non
 
 
 @pytest.mark.parametrize(("said", "code"), [("MULTI_TAG", 0), ("WHAT", 1), ("multi_tag", 1)])
-def test_a_type_of_filter_that_a_broker_of_4_9_would_not_start_with_is_refused(
-    desk: Desk, said: str, code: int
-) -> None:
+def test_a_type_of_filter_that_a_broker_of_4_9_would_not_start_with_is_refused(desk, said, code):
     queues = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
     answer = desk.answer(17, {"topic": "T", "topicFilterType": said, **queues})
     assert answer.code == code
@@ -231,9 +228,7 @@ def test_a_type_of_filter_that_a_broker_of_4_9_would_not_start_with_is_refused(
     assert code == 0 or said in (answer.remark or "")
 
 
-def test_a_table_that_says_a_thousand_million_queues_makes_nobody_count_to_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_says_a_thousand_million_queues_makes_nobody_count_to_it(desk, monkeypatch):
     path = desk.store.layout.config / "topics.json"
     path.parent.mkdir(exist_ok=True)
     many = TopicConfig(topic_name="many", read_queue_nums=10**9, write_queue_nums=10**9)
@@ -252,9 +247,7 @@ def test_a_table_that_says_a_thousand_million_queues_makes_nobody_count_to_it(
     assert desk.answer(208, {"consumerGroup": "G"}).body.count(b'"queueId"') == 3
 
 
-def test_a_group_with_a_thousand_million_queues_of_second_tries_gets_as_many_as_there_may_be(
-    desk: Desk,
-) -> None:
+def test_a_group_with_a_thousand_million_queues_of_second_tries_gets_as_many_as_there_may_be(desk):
     path = desk.store.layout.config / "subscriptionGroup.json"
     path.parent.mkdir(exist_ok=True)
     many = SubscriptionGroup(group_name="G", retry_queue_nums=10**9)
@@ -265,7 +258,7 @@ def test_a_group_with_a_thousand_million_queues_of_second_tries_gets_as_many_as_
     assert retries.write_queue_nums == MOST_QUEUES
 
 
-def test_what_a_group_consumed_is_found_without_a_look_at_the_other_groups(desk: Desk) -> None:
+def test_what_a_group_consumed_is_found_without_a_look_at_the_other_groups(desk):
     """Counted in calls; all offsets were copied and sorted for each group that was asked about."""
     offsets = desk.store.consumer_offsets
     desk.send("orders")
@@ -283,7 +276,7 @@ def test_what_a_group_consumed_is_found_without_a_look_at_the_other_groups(desk:
     assert sum(one.callcount for one in profile.getstats()) < 1000
 
 
-def test_a_topic_more_costs_a_broker_of_many_topics_little(desk: Desk) -> None:
+def test_a_topic_more_costs_a_broker_of_many_topics_little(desk):
     """Counted in calls, for times say nothing on a busy machine; a read of it took 160 a topic."""
     count = 2000
     known = {f"t{number}": TopicConfig(topic_name=f"t{number}") for number in range(count)}

@@ -4,7 +4,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +44,7 @@ def members(desk: Desk, group: str = "G") -> list[str]:
     return json.loads(reply.body)["consumerIdList"] if reply.code == 0 else []
 
 
-def test_notice_goes_to_all_members_and_before_the_reply(desk: Desk) -> None:
+def test_notice_goes_to_all_members_and_before_the_reply(desk):
     first, second = Peer(1), Peer(2)
     beat(desk, first)
     assert codes(first) == [40, 0]
@@ -54,9 +53,7 @@ def test_notice_goes_to_all_members_and_before_the_reply(desk: Desk) -> None:
     assert members(desk) == ["c@127.0.0.1:1", "c@127.0.0.1:2"]
 
 
-def test_all_who_come_or_go_in_a_turn_are_one_notice(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_who_come_or_go_in_a_turn_are_one_notice(desk, monkeypatch):
     given: list[Callable[[], object]] = []
     monkeypatch.setattr(desk.loop, "post", given.append)
 
@@ -76,8 +73,8 @@ def test_all_who_come_or_go_in_a_turn_are_one_notice(
 
 
 def test_a_heartbeat_without_news_and_the_question_who_is_there_look_at_no_member(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    desk, monkeypatch
+):
     peers = [Peer(port) for port in range(9)]
     for peer in peers:
         beat(desk, peer)
@@ -93,9 +90,7 @@ def test_a_heartbeat_without_news_and_the_question_who_is_there_look_at_no_membe
     assert members(desk)[-1] == f"c@{peers[3].address}"
 
 
-def test_an_ended_connection_asks_no_group_that_it_was_not_in(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ended_connection_asks_no_group_that_it_was_not_in(desk, monkeypatch):
     for number in range(20):
         beat(desk, Peer(number), group=f"G{number}")
     asked: list[str] = []
@@ -123,9 +118,7 @@ def test_an_ended_connection_asks_no_group_that_it_was_not_in(
         ({"topics": ("returns",)}, [40, 0]),
     ],
 )
-def test_only_another_member_or_topic_is_a_change(
-    desk: Desk, changed: dict[str, Any], heard: list[int]
-) -> None:
+def test_only_another_member_or_topic_is_a_change(desk, changed, heard):
     peer = Peer()
     beat(desk, peer)
     codes(peer)
@@ -133,14 +126,14 @@ def test_only_another_member_or_topic_is_a_change(
     assert codes(peer) == heard
 
 
-def test_older_subscription_does_not_replace_a_newer_one(desk: Desk) -> None:
+def test_older_subscription_does_not_replace_a_newer_one(desk):
     peer = Peer()
     beat(desk, peer, version=2)
     beat(desk, peer, version=1)
     assert desk.table.clients.consumers["G"].subscriptions["orders"].sub_version == 2
 
 
-def test_heartbeat_makes_group_and_retry_topic_on_the_disk(desk: Desk) -> None:
+def test_heartbeat_makes_group_and_retry_topic_on_the_disk(desk):
     beat(desk, Peer())
     config = desk.store.layout.config
     groups = decode_table((config / "subscriptionGroup.json").read_bytes(), SubscriptionGroupTable)
@@ -150,7 +143,7 @@ def test_heartbeat_makes_group_and_retry_topic_on_the_disk(desk: Desk) -> None:
     assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
 
 
-def test_a_heartbeat_of_many_new_groups_writes_each_table_once(tmp_path: Path) -> None:
+def test_a_heartbeat_of_many_new_groups_writes_each_table_once(tmp_path):
     # Each write is synced, and holds the loop: those of 200 groups did for a second.
     disk = FailingDisk()
     desk = Desk(tmp_path / "store", disk=disk)
@@ -171,7 +164,7 @@ def test_a_heartbeat_of_many_new_groups_writes_each_table_once(tmp_path: Path) -
     desk.store.close()
 
 
-def test_heartbeat_is_answered_when_name_servers_know_the_retry_topic(desk: Desk) -> None:
+def test_heartbeat_is_answered_when_name_servers_know_the_retry_topic(desk):
     desk.told.waits = True
     peer = Peer()
     assert beat(desk, peer) is None
@@ -179,7 +172,7 @@ def test_heartbeat_is_answered_when_name_servers_know_the_retry_topic(desk: Desk
     assert codes(peer) == [40, 0]
 
 
-def test_enumerations_may_be_numbers(desk: Desk) -> None:
+def test_enumerations_may_be_numbers(desk):
     beat(desk, Peer(), consumeType=0, messageModel=0, consumeFromWhere=4)
     group = desk.table.clients.consumers["G"]
     assert (group.consume_type, group.message_model, group.consume_from) == (
@@ -199,7 +192,7 @@ class Paced(AtOnce):
         return lambda: self.due.append(work) if is_share else None
 
 
-def test_clients_that_join_one_after_the_other_are_few_notices(tmp_path: Path) -> None:
+def test_clients_that_join_one_after_the_other_are_few_notices(tmp_path):
     """5,000 that joined within a minute were 7 million notices, and 68 s of a processor."""
     loop = Paced()
     desk = Desk(tmp_path, loop=lambda _: loop)
@@ -222,7 +215,7 @@ def test_clients_that_join_one_after_the_other_are_few_notices(tmp_path: Path) -
         desk.close()
 
 
-def test_group_may_want_no_notices(desk: Desk) -> None:
+def test_group_may_want_no_notices(desk):
     group = SubscriptionGroup(group_name="G", notify_consumer_ids_changed_enable=False)
     desk.groups.settle(group)
     peer = Peer()
@@ -230,9 +223,7 @@ def test_group_may_want_no_notices(desk: Desk) -> None:
     assert codes(peer) == [0]
 
 
-def test_line_of_the_log_counts_the_members_and_names_some(
-    desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_line_of_the_log_counts_the_members_and_names_some(desk, caplog):
     """With all of 1,000 that join one after the other the log would get 15 MB."""
     caplog.set_level(logging.INFO, "rocketstore.broker")
     for port in range(1, 51):
@@ -241,7 +232,7 @@ def test_line_of_the_log_counts_the_members_and_names_some(
     assert ("count=50" in last, last.count("@"), "c@127.0.0.1:1," in last) == (True, 20, True)
 
 
-def test_others_are_told_of_a_client_that_leaves(desk: Desk) -> None:
+def test_others_are_told_of_a_client_that_leaves(desk):
     stays, leaves = Peer(1), Peer(2)
     for peer in (stays, leaves):
         beat(desk, peer)
@@ -252,12 +243,12 @@ def test_others_are_told_of_a_client_that_leaves(desk: Desk) -> None:
     assert members(desk) == ["c@127.0.0.1:1"]
 
 
-def test_client_that_leaves_a_group_that_nobody_knows_makes_none(desk: Desk) -> None:
+def test_client_that_leaves_a_group_that_nobody_knows_makes_none(desk):
     assert desk.answer(35, {"clientID": "c", "consumerGroup": "G"}).code == 0
     assert b'"G"' not in desk.answer(201).body
 
 
-def test_others_are_told_of_a_client_whose_connection_ends(desk: Desk) -> None:
+def test_others_are_told_of_a_client_whose_connection_ends(desk):
     stays, breaks = Peer(1), Peer(2)
     for peer in (stays, breaks):
         beat(desk, peer)
@@ -268,7 +259,7 @@ def test_others_are_told_of_a_client_whose_connection_ends(desk: Desk) -> None:
     assert members(desk) == []
 
 
-def test_silent_client_is_dropped(desk: Desk) -> None:
+def test_silent_client_is_dropped(desk):
     silent, speaks = Peer(1), Peer(2)
     for peer in (silent, speaks):
         beat(desk, peer)
@@ -278,7 +269,7 @@ def test_silent_client_is_dropped(desk: Desk) -> None:
     assert desk.table.clients.silent(desk.clock.now_ms + 1) == [silent]
 
 
-def test_producers_take_turns(desk: Desk) -> None:
+def test_producers_take_turns(desk):
     peers = Peer(1), Peer(2)
     for peer in peers:
         body = b'{"clientID":"p","producerDataSet":[{"groupName":"P"}]}'
@@ -290,7 +281,7 @@ def test_producers_take_turns(desk: Desk) -> None:
     assert desk.table.clients.next_producer("P") is None
 
 
-def test_subscription_by_tags_can_be_served_and_no_other(desk: Desk) -> None:
+def test_subscription_by_tags_can_be_served_and_no_other(desk):
     def check(**data: object) -> int:
         body = json.dumps({"clientId": "c", "group": "G", "subscriptionData": data}).encode()
         return desk.answer(46, None, body).code
@@ -299,13 +290,13 @@ def test_subscription_by_tags_can_be_served_and_no_other(desk: Desk) -> None:
     assert check(topic="orders", expressionType="SQL92") == 1
 
 
-def test_heartbeat_that_is_no_json_is_an_error_of_that_request_alone(desk: Desk) -> None:
+def test_heartbeat_that_is_no_json_is_an_error_of_that_request_alone(desk):
     for body in (b"{", b"[]", b'{"consumerDataSet":[{}]}', b"\xff"):
         assert desk.answer(34, None, body).code == 1
     assert desk.totals.failed[34] == 4
 
 
-def test_administrators_are_told_who_is_online_and_what_was_said_of_the_group(desk: Desk) -> None:
+def test_administrators_are_told_who_is_online_and_what_was_said_of_the_group(desk):
     peer = Peer(1)
     said = {"topic": "orders", "subString": "a", "subVersion": 5, "tagsSet": ["a"], "codeSet": [97]}
     group = {"groupName": "G", "consumeType": 1, "messageModel": 1, "consumeFromWhere": 0,
@@ -327,9 +318,7 @@ def test_administrators_are_told_who_is_online_and_what_was_said_of_the_group(de
 
 
 @pytest.mark.parametrize(("language", "told"), [(Language.JAVA, "JAVA"), (None, None)])
-def test_language_of_a_client_is_told_by_its_name(
-    desk: Desk, language: Language | None, told: str | None
-) -> None:
+def test_language_of_a_client_is_told_by_its_name(desk, language, told):
     body = b'{"clientID":"c","consumerDataSet":[{"groupName":"G"}]}'
     desk.call(34, None, body, language=language)
     [client] = json.loads(desk.answer(203, {"consumerGroup": "G"}).body)["connectionSet"]
@@ -337,7 +326,7 @@ def test_language_of_a_client_is_told_by_its_name(
 
 
 @pytest.mark.parametrize("length", [120, 121, 127, 128, 255, 256])
-def test_group_of_any_name_that_clients_take_consumes(desk: Desk, length: int) -> None:
+def test_group_of_any_name_that_clients_take_consumes(desk, length):
     """From 121 characters on its retry topic is too long for a record, as in 4.9."""
     name = "g" * length
     desk.send("orders")

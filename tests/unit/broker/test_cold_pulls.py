@@ -7,7 +7,7 @@ import pytest
 
 from rocketstore import MessageStore
 from rocketstore.broker.testing import Broker
-from support.broker_desk import SEND, Desk
+from support.broker_desk import SEND
 from support.broker_wire import Wire
 from support.patience import PATIENCE_S
 from unit.broker.test_pulling import PULL
@@ -28,7 +28,7 @@ class SlowDisk:
         return waits
 
 
-def test_slow_disk_holds_its_own_pull_and_not_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_disk_holds_its_own_pull_and_not_the_loop(monkeypatch):
     with Broker() as broker, Wire(broker.address) as wire:
         assert wire.ask(310, SEND, b"x").code == 0
         broker.store.wait_dispatched()
@@ -43,9 +43,7 @@ def test_slow_disk_holds_its_own_pull_and_not_the_loop(monkeypatch: pytest.Monke
         assert broker.store.consumer_offsets.get("orders", "G", 0) == 7
 
 
-def test_pull_that_waited_too_long_for_the_disk_is_refused(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pull_that_waited_too_long_for_the_disk_is_refused(desk, monkeypatch):
     desk.send("orders")
     desk.store.wait_dispatched()
     disk = SlowDisk(desk.store, monkeypatch)

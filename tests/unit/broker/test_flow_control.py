@@ -1,7 +1,5 @@
 """Flow control: what waited too long hears that the broker is busy, by 4.9's code and text."""
 
-from pathlib import Path
-
 import pytest
 
 from rocketstore.broker.settings import BrokerSettings
@@ -37,7 +35,7 @@ def turn(desk: Desk, *requests: tuple[int, dict[str, object]], waited_ms: int) -
 
 
 @pytest.mark.parametrize("code", KINDS)
-def test_request_that_waited_too_long_is_refused(desk: Desk, code: int) -> None:
+def test_request_that_waited_too_long_is_refused(desk, code):
     fields, most_ms = KINDS[code]
     end = desk.store.max_physical_offset
     [late] = turn(desk, (code, fields), waited_ms=most_ms)
@@ -51,9 +49,7 @@ def test_request_that_waited_too_long_is_refused(desk: Desk, code: int) -> None:
     assert in_time.code != 2
 
 
-def test_time_spent_waiting_for_others_of_a_turn_counts_and_the_others_are_told_how_many_wait(
-    desk: Desk,
-) -> None:
+def test_time_spent_waiting_for_others_of_a_turn_counts_and_the_others_are_told_how_many_wait(desk):
     desk.send("orders")
     slow, place = desk.table.rows[30], {"topic": "orders", "queueId": 0}
 
@@ -71,7 +67,7 @@ def test_time_spent_waiting_for_others_of_a_turn_counts_and_the_others_are_told_
     assert desk.store.next_queue_offset("orders", 0) == 3
 
 
-def test_end_of_a_transaction_that_waited_for_a_thread_is_refused(desk: Desk) -> None:
+def test_end_of_a_transaction_that_waited_for_a_thread_is_refused(desk):
     done = desk.loop.aside
 
     def later(call: Call, work: object) -> object:
@@ -83,7 +79,7 @@ def test_end_of_a_transaction_that_waited_for_a_thread_is_refused(desk: Desk) ->
     assert late.code == 2
 
 
-def test_times_are_those_of_the_settings_and_none_where_it_is_off(tmp_path: Path) -> None:
+def test_times_are_those_of_the_settings_and_none_where_it_is_off(tmp_path):
     conf = {"waitTimeMillsInSendQueue": "50", "brokerName": "b"}
     off = {**conf, "brokerFastFailureEnable": "false"}
     for properties, code in ((conf, 2), (off, 0)):

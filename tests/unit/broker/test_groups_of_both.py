@@ -13,7 +13,7 @@ QUEUES = [QueueKey("orders", queue_id) for queue_id in range(4)]
 
 
 @pytest.fixture
-def orders(desk: Desk) -> Desk:
+def orders(desk):
     """A topic of four queues, two of which have a message."""
     for queue_id in (0, 3):
         desk.send("orders", b"%d" % queue_id, e=queue_id)
@@ -35,7 +35,7 @@ def shares(desk: Desk, *consumers: Consumer) -> list[list[QueueKey]]:
     ]
 
 
-def test_each_queue_is_one_members_wherever_that_is(orders: Desk) -> None:
+def test_each_queue_is_one_members_wherever_that_is(orders):
     clients = [Peer(1), Peer(2)]
     with orders.store.consume("orders", "G") as first:
         beat(orders, clients[0])
@@ -53,7 +53,7 @@ def test_each_queue_is_one_members_wherever_that_is(orders: Desk) -> None:
         ]  # no client knows of the empty ones
 
 
-def test_clients_learn_of_a_consumer_that_comes_and_goes(orders: Desk) -> None:
+def test_clients_learn_of_a_consumer_that_comes_and_goes(orders):
     client = Peer(1)
     beat(orders, client)
     codes(client)
@@ -64,14 +64,14 @@ def test_clients_learn_of_a_consumer_that_comes_and_goes(orders: Desk) -> None:
     assert members(orders) == ["c@127.0.0.1:1"]
 
 
-def test_consumer_that_nobody_holds_any_more_is_no_member(orders: Desk) -> None:
+def test_consumer_that_nobody_holds_any_more_is_no_member(orders):
     consumer = orders.store.consume("orders", "G")
     assert len(members(orders)) == 1
     del consumer
     assert members(orders) == []
 
 
-def test_consumer_goes_on_where_a_client_stopped(orders: Desk) -> None:
+def test_consumer_goes_on_where_a_client_stopped(orders):
     for number in range(3):
         orders.store.put(Message(topic="orders", body=b"more %d" % number), 3)
     orders.store.wait_dispatched()
@@ -89,7 +89,7 @@ def test_consumer_goes_on_where_a_client_stopped(orders: Desk) -> None:
         assert sorted(bodies) == [b"more 1", b"more 2"]
 
 
-def test_clients_that_get_everything_each_share_nothing(orders: Desk) -> None:
+def test_clients_that_get_everything_each_share_nothing(orders):
     with orders.store.consume("orders", "G") as consumer:
         beat(orders, Peer(1), messageModel="BROADCASTING")
         assert members(orders) == ["c@127.0.0.1:1"]

@@ -52,7 +52,7 @@ def heard(use: Callable[[Loop, Puts, Call], object]) -> list[Command]:
     return peer.heard
 
 
-def test_message_whose_sync_fails_is_answered_that_the_store_takes_none() -> None:
+def test_message_whose_sync_fails_is_answered_that_the_store_takes_none():
     def use(loop: Loop, puts: Puts, call: Call) -> None:
         result = PutResult(PutMessageStatus.PUT_OK, physical_offset=0)
         loop.when_safe(call, result, lambda _: reply(), call.answer)
@@ -62,7 +62,7 @@ def test_message_whose_sync_fails_is_answered_that_the_store_takes_none() -> Non
     assert (answer.code, answer.remark) == (14, "the disk is gone")
 
 
-def test_work_aside_that_fails_is_an_answer() -> None:
+def test_work_aside_that_fails_is_an_answer():
     def closed() -> Command:
         raise StoreClosedError("it was closed")
 
@@ -74,14 +74,14 @@ def test_work_aside_that_fails_is_an_answer() -> None:
         assert answer.code == code
 
 
-def test_work_aside_that_finds_more_than_a_frame_takes_is_an_answer() -> None:
+def test_work_aside_that_finds_more_than_a_frame_takes_is_an_answer():
     long = reply(body=bytes(LONGEST_FRAME))
     [answer] = heard(lambda loop, _, call: loop.aside(call, lambda: long))
     assert answer.code == 1
     assert "frame" in (answer.remark or "")
 
 
-def test_work_that_fails_does_not_end_what_comes_after_it() -> None:
+def test_work_that_fails_does_not_end_what_comes_after_it():
     def use(loop: Loop, _puts: Puts, call: Call) -> None:
         loop.post(lambda: 1 / 0)
         loop.post(lambda: call.answer(reply()))
@@ -89,7 +89,7 @@ def test_work_that_fails_does_not_end_what_comes_after_it() -> None:
     assert [answer.code for answer in heard(use)] == [0]
 
 
-def test_paced_work_is_done_at_once_and_then_no_more_often_than_at_its_interval() -> None:
+def test_paced_work_is_done_at_once_and_then_no_more_often_than_at_its_interval():
     times: list[float] = []
 
     async def main() -> None:
@@ -110,7 +110,7 @@ def test_paced_work_is_done_at_once_and_then_no_more_often_than_at_its_interval(
     assert all(later - earlier >= 0.049 for earlier, later in pairwise(times))
 
 
-def test_work_is_done_at_once_on_the_loop_and_later_from_another_thread() -> None:
+def test_work_is_done_at_once_on_the_loop_and_later_from_another_thread():
     threads: list[int] = []
 
     async def main() -> None:

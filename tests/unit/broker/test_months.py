@@ -1,7 +1,7 @@
 """A broker that runs for months: what clients bring goes with them."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -78,12 +78,12 @@ def grown(desk: Desk, work: Callable[[int], object]) -> dict[str, int]:
 
 
 @pytest.fixture
-def busy(desk: Desk) -> Iterator[Desk]:
+def busy(desk):
     for number in range(3):
         desk.send("orders", b"%d" % number)
     desk.store.wait_dispatched()
     return desk
 
 
-def test_what_clients_bring_goes_with_them(busy: Desk) -> None:
+def test_what_clients_bring_goes_with_them(busy):
     assert not grown(busy, lambda number: life(busy, number)).keys() - KEPT

@@ -8,7 +8,6 @@ import pytest
 
 from rocketstore.broker.held_pulls import LOOK_MS
 from rocketstore.remoting.fields import field_rows
-from support.broker_desk import Desk
 from support.fault_settings import base_seed, odd_request_count
 
 TEXTS = [
@@ -28,9 +27,7 @@ BODIES = [
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_odd_request_fails_by_itself_and_by_name(
-    desk: Desk, seed: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_odd_request_fails_by_itself_and_by_name(desk, seed, caplog):
     caplog.set_level(logging.WARNING, "rocketstore")  # of refusals there are many
     chance = random.Random(base_seed() + seed)
     desk.send("orders")
@@ -53,9 +50,7 @@ def test_odd_request_fails_by_itself_and_by_name(
 
 
 @pytest.mark.parametrize("body", [one for one in BODIES if b'":"' in one])
-def test_half_a_character_in_a_body_is_a_question_mark_as_java_stores_it(
-    desk: Desk, caplog: pytest.LogCaptureFixture, body: bytes
-) -> None:
+def test_half_a_character_in_a_body_is_a_question_mark_as_java_stores_it(desk, caplog, body):
     halved = re.sub(rb'":"', rb'":"\\ud83d', body)
     marked = re.sub(rb'":"', rb'":"?', body)
     for row in list(desk.table.rows.values()):

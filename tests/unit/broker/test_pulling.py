@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from threading import Semaphore, get_ident
 
 import pytest
@@ -36,7 +35,7 @@ def sweep_after(desk: Desk, wait_ms: int) -> None:
 
 
 @pytest.fixture
-def orders(desk: Desk) -> Desk:
+def orders(desk):
     """Two messages, of tags a and b."""
     for tag in "ab":
         assert desk.send("orders", properties=f"TAGS\1{tag}").code == 0
@@ -45,7 +44,7 @@ def orders(desk: Desk) -> Desk:
 
 
 @pytest.mark.parametrize("expression_type", ["TAG", ""])
-def test_what_is_there_is_answered_at_once(orders: Desk, expression_type: str) -> None:
+def test_what_is_there_is_answered_at_once(orders, expression_type):
     found = pull(orders, subscription="b", expressionType=expression_type)
     assert found is not None
     assert (found.code, found.remark) == (0, "FOUND")
@@ -58,15 +57,13 @@ def test_what_is_there_is_answered_at_once(orders: Desk, expression_type: str) -
     assert both.body == orders.store.get_raw("orders", 0, 0).records
 
 
-def test_bytes_in_the_middle_of_a_message_are_not_viewed_as_one(orders: Desk) -> None:
+def test_bytes_in_the_middle_of_a_message_are_not_viewed_as_one(orders):
     viewed = orders.answer(33, {"offset": 1})
     assert (viewed.code, viewed.remark) == (1, "can not find message by the offset, 1")
 
 
 @pytest.mark.parametrize("is_unique", [False, True])
-def test_messages_of_a_key_are_no_more_than_the_setting_says(
-    tmp_path: Path, *, is_unique: bool
-) -> None:
+def test_messages_of_a_key_are_no_more_than_the_setting_says(tmp_path, *, is_unique):
     with closing(Desk(tmp_path, StoreConfig.small(max_msgs_num_batch=3))) as desk:
         for number in range(5):
             assert desk.send("orders", b"%d" % number, "KEYS\1k\2UNIQ_KEY\1k").code == 0
@@ -76,7 +73,7 @@ def test_messages_of_a_key_are_no_more_than_the_setting_says(
         assert found.body == desk.store.get_raw("orders", 0, 2).records  # the newest
 
 
-def test_messages_of_a_unique_key_are_32_whatever_is_asked_for(desk: Desk) -> None:
+def test_messages_of_a_unique_key_are_32_whatever_is_asked_for(desk):
     for number in range(40):
         assert desk.send("orders", b"%d" % number, "UNIQ_KEY\1k").code == 0
     desk.store.wait_dispatched()
@@ -85,7 +82,7 @@ def test_messages_of_a_unique_key_are_32_whatever_is_asked_for(desk: Desk) -> No
     assert found.body == desk.store.get_raw("orders", 0, 8, 32).records  # the newest
 
 
-def test_pull_at_the_end_is_held_and_woken_by_the_next_message(orders: Desk) -> None:
+def test_pull_at_the_end_is_held_and_woken_by_the_next_message(orders):
     assert pull(orders, queueOffset=2) is None
     orders.send("orders", b"new")
     assert orders.peer.last.fields
@@ -96,13 +93,13 @@ def test_pull_at_the_end_is_held_and_woken_by_the_next_message(orders: Desk) -> 
     assert len(orders.table.pulling.held) == 0
 
 
-def test_pull_that_may_not_wait_is_answered_that_nothing_is_there(orders: Desk) -> None:
+def test_pull_that_may_not_wait_is_answered_that_nothing_is_there(orders):
     found = pull(orders, queueOffset=2, sysFlag=4)
     assert found is not None
     assert (found.code, found.remark) == (19, "OFFSET_OVERFLOW_ONE")
 
 
-def test_message_with_other_tags_leaves_a_pull_for_the_sweep(orders: Desk) -> None:
+def test_message_with_other_tags_leaves_a_pull_for_the_sweep(orders):
     assert pull(orders, queueOffset=2, subscription="a") is None
     orders.send("orders", properties="TAGS\1b")
     orders.store.wait_dispatched()
@@ -113,7 +110,7 @@ def test_message_with_other_tags_leaves_a_pull_for_the_sweep(orders: Desk) -> No
     assert orders.peer.last.fields["nextBeginOffset"] == "3"
 
 
-def test_pull_is_answered_by_the_sweep_after_its_time(orders: Desk) -> None:
+def test_pull_is_answered_by_the_sweep_after_its_time(orders):
     assert pull(orders, queueOffset=2, suspendTimeoutMillis=6000) is None
     for wait_ms in (5000, 999, 3000):
         sweep_after(orders, wait_ms)
@@ -122,7 +119,7 @@ def test_pull_is_answered_by_the_sweep_after_its_time(orders: Desk) -> None:
     assert (orders.peer.last.code, orders.peer.last.remark) == (19, "OFFSET_OVERFLOW_ONE")
 
 
-def test_held_pulls_are_looked_at_each_in_its_turn(orders: Desk) -> None:
+def test_held_pulls_are_looked_at_each_in_its_turn(orders):
     held, looked = orders.table.pulling.held, []
     for _ in range(10):
         assert pull(orders, queueOffset=2) is None
@@ -156,7 +153,7 @@ class Leading(AtOnce):
         work()
 
 
-def test_while_a_pull_is_held_the_loop_dispatches(tmp_path: Path) -> None:
+def test_while_a_pull_is_held_the_loop_dispatches(tmp_path):
     loop = Leading()
     desk = Desk(tmp_path, loop=lambda _store: loop)
     desk.send("orders")
@@ -178,7 +175,7 @@ def test_while_a_pull_is_held_the_loop_dispatches(tmp_path: Path) -> None:
     desk.close()
 
 
-def test_short_polling_holds_a_pull_for_its_own_time(tmp_path: Path) -> None:
+def test_short_polling_holds_a_pull_for_its_own_time(tmp_path):
     desk = Desk(tmp_path, long_polling_enable=False)
     desk.send("orders")
     desk.store.wait_dispatched()
@@ -188,7 +185,7 @@ def test_short_polling_holds_a_pull_for_its_own_time(tmp_path: Path) -> None:
     desk.close()
 
 
-def test_short_polling_wakes_a_pull_too(tmp_path: Path) -> None:
+def test_short_polling_wakes_a_pull_too(tmp_path):
     desk = Desk(tmp_path, long_polling_enable=False)
     desk.send("orders")
     desk.store.wait_dispatched()
@@ -200,9 +197,7 @@ def test_short_polling_wakes_a_pull_too(tmp_path: Path) -> None:
     desk.close()
 
 
-def test_message_that_came_while_a_pull_was_looked_at_is_not_missed(
-    orders: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_message_that_came_while_a_pull_was_looked_at_is_not_missed(orders, monkeypatch):
     held = orders.table.pulling.held
     add = held.add
 
@@ -217,7 +212,7 @@ def test_message_that_came_while_a_pull_was_looked_at_is_not_missed(
     assert found.code == 0
 
 
-def test_closed_connection_takes_its_pulls_along(orders: Desk) -> None:
+def test_closed_connection_takes_its_pulls_along(orders):
     gone, stays = Peer(1), Peer(2)
     assert pull(orders, queueOffset=2, peer=gone) is None
     assert pull(orders, queueOffset=2, peer=stays) is None
@@ -228,7 +223,7 @@ def test_closed_connection_takes_its_pulls_along(orders: Desk) -> None:
     assert [one.code for one in stays.heard] == [0]
 
 
-def test_nothing_listens_to_dispatch_while_nothing_is_held(orders: Desk) -> None:
+def test_nothing_listens_to_dispatch_while_nothing_is_held(orders):
     board = parts_of(orders.store).dispatcher.board
     assert board.listeners == ()
     assert pull(orders, queueOffset=2, suspendTimeoutMillis=0) is None
@@ -238,7 +233,7 @@ def test_nothing_listens_to_dispatch_while_nothing_is_held(orders: Desk) -> None
     assert board.listeners == ()
 
 
-def test_end_refuses_what_is_held_and_what_comes(orders: Desk) -> None:
+def test_end_refuses_what_is_held_and_what_comes(orders):
     assert pull(orders, queueOffset=2) is None
     orders.table.pulling.close()
     assert orders.peer.last.code == 14
@@ -248,21 +243,19 @@ def test_end_refuses_what_is_held_and_what_comes(orders: Desk) -> None:
 
 
 @pytest.mark.parametrize(("offset", "flags", "kept"), [(0, 5, 1), (2, 7, 1), (0, 4, None)])
-def test_pull_commits_an_offset_also_when_it_is_held(
-    orders: Desk, offset: int, flags: int, kept: int | None
-) -> None:
+def test_pull_commits_an_offset_also_when_it_is_held(orders, offset, flags, kept):
     pull(orders, queueOffset=offset, sysFlag=flags, commitOffset=1)
     assert orders.store.consumer_offsets.get("orders", "G", 0) == kept
 
 
-def test_refused_pull_commits_nothing(orders: Desk) -> None:
+def test_refused_pull_commits_nothing(orders):
     found = pull(orders, queueId=4, sysFlag=7, commitOffset=1)
     assert found is not None
     assert found.code == 1
     assert orders.store.consumer_offsets.get("orders", "G", 4) is None
 
 
-def test_group_that_is_sent_elsewhere_is_told_so_in_a_message(orders: Desk) -> None:
+def test_group_that_is_sent_elsewhere_is_told_so_in_a_message(orders):
     found = pull(orders, queueOffset=9)
     assert found is not None
     assert found.code == 21
@@ -284,23 +277,21 @@ def heartbeat(desk: Desk, version: int = 1, model: str = "CLUSTERING", tags: str
     assert desk.answer(34, None, body).code == 0
 
 
-def test_subscription_of_the_heartbeat_counts_where_a_pull_has_none(orders: Desk) -> None:
+def test_subscription_of_the_heartbeat_counts_where_a_pull_has_none(orders):
     heartbeat(orders, tags="b")
     found = pull(orders, sysFlag=0, subscription=None, subVersion=1)
     assert found is not None
     assert found.body == orders.store.get_raw("orders", 0, 1).records
 
 
-def test_expression_of_a_heartbeat_that_names_no_tag_is_refused_like_that_of_a_pull(
-    orders: Desk,
-) -> None:
+def test_expression_of_a_heartbeat_that_names_no_tag_is_refused_like_that_of_a_pull(orders):
     heartbeat(orders, tags="||")
     found = pull(orders, sysFlag=0, subscription=None, subVersion=1)
     assert found is not None
     assert (found.code, found.remark) == (23, "parse the consumer's subscription failed")
 
 
-def test_many_tags_are_waited_for_by_their_hashes_alone(orders: Desk) -> None:
+def test_many_tags_are_waited_for_by_their_hashes_alone(orders):
     """What is held is counted by the bytes of its request, so it takes no more than these."""
     wanted = "||".join(f"{number:x}" for number in range(10_000))
     assert pull(orders, queueOffset=2, sysFlag=6, subscription=wanted) is None
@@ -318,9 +309,7 @@ def test_many_tags_are_waited_for_by_their_hashes_alone(orders: Desk) -> None:
         ({"consumerGroup": "H"}, 24, "the consumer's group info not exist"),
     ],
 )
-def test_pull_without_a_subscription_needs_that_of_a_heartbeat(
-    orders: Desk, changed: dict[str, object], code: int, remark: str
-) -> None:
+def test_pull_without_a_subscription_needs_that_of_a_heartbeat(orders, changed, code, remark):
     heartbeat(orders)
     found = pull(orders, **{"sysFlag": 0, "subVersion": 1, **changed})
     assert found is not None
@@ -329,7 +318,7 @@ def test_pull_without_a_subscription_needs_that_of_a_heartbeat(
     assert found.remark.startswith(remark)
 
 
-def test_what_may_not_be_pulled_is_refused_in_order(tmp_path: Path) -> None:
+def test_what_may_not_be_pulled_is_refused_in_order(tmp_path):
     desk = Desk(tmp_path, auto_create_subscription_group=False)
     desk.topics.settle(TopicConfig(topic_name="orders", perm=2, read_queue_nums=1))
 
@@ -355,7 +344,7 @@ def test_what_may_not_be_pulled_is_refused_in_order(tmp_path: Path) -> None:
     desk.close()
 
 
-def test_broker_that_may_not_be_read_refuses_first(tmp_path: Path) -> None:
+def test_broker_that_may_not_be_read_refuses_first(tmp_path):
     desk = Desk(tmp_path, broker_permission=2)
     found = pull(desk)
     assert found is not None

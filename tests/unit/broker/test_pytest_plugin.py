@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -43,7 +42,7 @@ def test_second(rocketmq_broker, rocketmq_broker_session):
 """
 
 
-def test_a_suite_gets_a_broker_of_its_own_and_one_for_all(tmp_path: Path) -> None:
+def test_a_suite_gets_a_broker_of_its_own_and_one_for_all(tmp_path):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     plugin = project["entry-points"]["pytest11"]["rocketstore"]
     (tmp_path / "test_suite.py").write_text(SUITE)
@@ -57,7 +56,7 @@ def test_a_suite_gets_a_broker_of_its_own_and_one_for_all(tmp_path: Path) -> Non
     assert "3 passed" in done.stdout
 
 
-def test_a_broker_for_a_test_is_ready_within_a_second_and_takes_few_megabytes() -> None:
+def test_a_broker_for_a_test_is_ready_within_a_second_and_takes_few_megabytes():
     """Of processor time: what a machine with other load gives is not the broker's."""
     began = time.process_time()
     with Broker() as broker, Wire(broker.address) as wire:
@@ -70,7 +69,7 @@ def test_a_broker_for_a_test_is_ready_within_a_second_and_takes_few_megabytes() 
     assert not root.exists()
 
 
-def test_a_topic_is_found_by_the_client_that_looks_next() -> None:
+def test_a_topic_is_found_by_the_client_that_looks_next():
     with Broker() as broker, Wire(broker.name_server) as names:
         assert names.ask(105, {"topic": "orders"}).code == 17
         broker.make_topic("orders", queue_count=2)
@@ -82,7 +81,7 @@ def test_a_topic_is_found_by_the_client_that_looks_next() -> None:
         broker.make_topic("orders")
 
 
-def test_a_broker_that_does_not_run_makes_no_topic_and_one_that_runs_is_not_entered_again() -> None:
+def test_a_broker_that_does_not_run_makes_no_topic_and_one_that_runs_is_not_entered_again():
     broker = Broker()
     with pytest.raises(RemotingError, match="does not run; enter it"):
         broker.make_topic("orders")
@@ -96,7 +95,7 @@ def test_a_broker_that_does_not_run_makes_no_topic_and_one_that_runs_is_not_ente
         broker.make_topic("orders")
 
 
-def test_a_broker_may_be_closed_before_it_began_and_twice() -> None:
+def test_a_broker_may_be_closed_before_it_began_and_twice():
     broker = Broker()
     broker.close()
     with broker:

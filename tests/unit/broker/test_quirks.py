@@ -3,8 +3,6 @@ table "Odd habits that are kept" of docs/compatibility.md.
 """
 
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,7 +34,7 @@ def filled(desk: Desk, count: int = 3) -> Desk:
     return desk
 
 
-def test_4_a_field_that_is_missing_matters_with_letters_only(desk: Desk) -> None:
+def test_4_a_field_that_is_missing_matters_with_letters_only(desk):
     assert desk.send("orders").code == 0
     assert desk.answer(10, LONG, b"x").code == 0  # no producer group, no template
     for letter in "abcdefgh":
@@ -45,7 +43,7 @@ def test_4_a_field_that_is_missing_matters_with_letters_only(desk: Desk) -> None
         assert (reply.code, reply.remark) == (1, f"the custom field <{letter}> is null")
 
 
-def test_5_a_1_is_not_true(desk: Desk) -> None:
+def test_5_a_1_is_not_true(desk):
     body = encode_client_batch([(0, b"a", b""), (0, b"b", b"")])
     assert desk.send("orders").code == 0
     for text, count in (("1", 1), ("true", 2), ("TRUE", 2)):
@@ -53,7 +51,7 @@ def test_5_a_1_is_not_true(desk: Desk) -> None:
         assert len(fields_of(reply)["msgId"].split(",")) == count
 
 
-def test_8_a_topic_that_was_made_is_answered_with_a_remark(desk: Desk) -> None:
+def test_8_a_topic_that_was_made_is_answered_with_a_remark(desk):
     topic = {"topic": "made", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
     reply = desk.answer(17, topic)
     assert (reply.code, reply.remark) == (0, "not set any response code")
@@ -68,21 +66,21 @@ def test_8_a_topic_that_was_made_is_answered_with_a_remark(desk: Desk) -> None:
     ],
 )  # fmt: skip
 def test_9_a_reply_to_a_send_says_region_and_trace_whatever_became_of_it(
-    desk: Desk, code: int, changed: dict[str, Any], answer: int
-) -> None:
+    desk, code, changed, answer
+):
     fields = {**LONG, "defaultTopic": "TBW102", "defaultTopicQueueNums": 1} if code == 10 else SEND
     reply = desk.answer(code, {**fields, **changed}, b"x")
     assert reply.code == answer
     assert fields_of(reply).items() >= {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}.items()
 
 
-def test_9_region_and_trace_of_a_reply_are_settings(tmp_path: Path) -> None:
+def test_9_region_and_trace_of_a_reply_are_settings(tmp_path):
     with closing(Desk(tmp_path, region_id="north", trace_on=False)) as desk:
         reply = desk.answer(310, SEND, b"x")
     assert fields_of(reply).items() >= {"MSG_REGION": "north", "TRACE_ON": "false"}.items()
 
 
-def test_10_keys_of_bodies_are_numbers_and_objects(desk: Desk) -> None:
+def test_10_keys_of_bodies_are_numbers_and_objects(desk):
     filled(desk)
     queue = b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:{'
     assert desk.answer(202, {"topic": "orders"}).body.startswith(queue)
@@ -91,7 +89,7 @@ def test_10_keys_of_bodies_are_numbers_and_objects(desk: Desk) -> None:
     assert stats.startswith(b'{"consumeTps":0.0,' + queue[1:])
 
 
-def test_11_an_expression_of_sql92_is_refused_and_never_taken_for_all(desk: Desk) -> None:
+def test_11_an_expression_of_sql92_is_refused_and_never_taken_for_all(desk):
     """4.9 with enablePropertyFilter takes a text that does not compile for every message."""
     filled(desk)
     for text in ("a > 1", "a >"):
@@ -101,20 +99,18 @@ def test_11_an_expression_of_sql92_is_refused_and_never_taken_for_all(desk: Desk
 
 
 @pytest.mark.parametrize(("asked", "got"), [(-1, 1), (0, 1), (1, 1), (32, 32), (33, 32), (99, 32)])
-def test_12_a_pull_gets_one_message_at_least_and_32_at_most(
-    desk: Desk, asked: int, got: int
-) -> None:
+def test_12_a_pull_gets_one_message_at_least_and_32_at_most(desk, asked, got):
     filled(desk, 40)
     reply = desk.answer(11, {**PULL, "sysFlag": 4, "maxMsgNums": asked})
     assert fields_of(reply)["nextBeginOffset"] == str(got)
 
 
-def test_13_a_topic_that_nobody_knows_begins_and_ends_at_0(desk: Desk) -> None:
+def test_13_a_topic_that_nobody_knows_begins_and_ends_at_0(desk):
     assert [offset_of(desk, code, topic="none") for code in (30, 31)] == [0, 0]
     assert "none" not in desk.topics.table.content.topic_config_table
 
 
-def test_14_later_than_all_is_the_last_message(desk: Desk) -> None:
+def test_14_later_than_all_is_the_last_message(desk):
     filled(desk)
     now_ms = desk.clock.now_ms
     found = [offset_of(desk, 29, timestamp=at) for at in (0, now_ms, now_ms + 1, 2**62)]
@@ -122,14 +118,14 @@ def test_14_later_than_all_is_the_last_message(desk: Desk) -> None:
     assert offset_of(desk, 29, timestamp=0, topic="none") == 0
 
 
-def test_15_a_new_group_in_a_young_queue_begins_at_its_beginning(desk: Desk) -> None:
+def test_15_a_new_group_in_a_young_queue_begins_at_its_beginning(desk):
     filled(desk)
     assert offset_of(desk, 14, consumerGroup="new") == 0
     desk.answer(15, {**QUEUE, "consumerGroup": "new", "commitOffset": -1})
     assert offset_of(desk, 14, consumerGroup="new") == 0  # a -1 is kept, and means nothing
 
 
-def test_17_and_18_a_delayed_message_waits_under_another_name(desk: Desk) -> None:
+def test_17_and_18_a_delayed_message_waits_under_another_name(desk):
     assert desk.send("orders", properties="DELAY\0013").code == 0
     reply = desk.send("orders", properties="DELAY\0013", e=1)
     assert (fields_of(reply)["queueId"], fields_of(reply)["queueOffset"]) == ("1", "1")
@@ -146,7 +142,7 @@ def test_17_and_18_a_delayed_message_waits_under_another_name(desk: Desk) -> Non
     assert delivered.properties == waiting.properties
 
 
-def test_17_a_committed_message_keeps_what_a_half_one_had(desk: Desk) -> None:
+def test_17_a_committed_message_keeps_what_a_half_one_had(desk):
     half = fields_of(desk.send("orders", properties="TRAN_MSG\1true\2PGROUP\1P", f=4, h=7, j=2))
     end = {
         "producerGroup": "P", "tranStateTableOffset": half["queueOffset"],
@@ -160,7 +156,7 @@ def test_17_a_committed_message_keeps_what_a_half_one_had(desk: Desk) -> None:
     assert (message.flag, message.reconsume_times) == (7, 2)
 
 
-def test_19_a_dead_letter_counts_one_more_try_in_a_topic_of_one_queue(desk: Desk) -> None:
+def test_19_a_dead_letter_counts_one_more_try_in_a_topic_of_one_queue(desk):
     filled(desk, 1)
     assert desk.answer(36, {"offset": 0, "group": "G", "delayLevel": -1}).code == 0
     desk.store.wait_dispatched()
@@ -174,9 +170,7 @@ def test_19_a_dead_letter_counts_one_more_try_in_a_topic_of_one_queue(desk: Desk
 
 
 @pytest.mark.parametrize(("wanted", "read", "used"), [(1, 8, 1), (8, 1, 1), (2, 8, 2), (8, 3, 3)])
-def test_what_is_given_back_goes_where_it_is_read_and_no_further(
-    desk: Desk, wanted: int, read: int, used: int
-) -> None:
+def test_what_is_given_back_goes_where_it_is_read_and_no_further(desk, wanted, read, used):
     filled(desk, 1)
     for name in ("%RETRY%G", "%DLQ%G"):
         topic = {"topic": name, "readQueueNums": read, "writeQueueNums": 8, "perm": 6}
@@ -196,7 +190,7 @@ def test_what_is_given_back_goes_where_it_is_read_and_no_further(
     assert desk.store.max_offset("%DLQ%G", 0) == 50
 
 
-def test_20_properties_of_a_batch_are_those_of_each_message(desk: Desk) -> None:
+def test_20_properties_of_a_batch_are_those_of_each_message(desk):
     body = encode_client_batch([(0, b"a", b"TAGS\1x"), (0, b"b", b"")])
     assert desk.answer(320, {**SEND, "m": "true", "i": "WAIT\1true\2K\1v\2"}, body).code == 0
     desk.store.wait_dispatched()
@@ -207,7 +201,7 @@ def test_20_properties_of_a_batch_are_those_of_each_message(desk: Desk) -> None:
     assert second.physical_offset == first.physical_offset + first.size
 
 
-def test_21_and_23_checksums_lack_their_top_bit_and_a_body_may_be_empty(desk: Desk) -> None:
+def test_21_and_23_checksums_lack_their_top_bit_and_a_body_may_be_empty(desk):
     for body in (b"", b"a", b"orders"):  # the last two have one with the bit set
         assert desk.send("orders", body).code == 0
     desk.store.wait_dispatched()
@@ -217,7 +211,7 @@ def test_21_and_23_checksums_lack_their_top_bit_and_a_body_may_be_empty(desk: De
     assert all(0 <= one.body_crc < 2**31 for one in found)
 
 
-def test_24_a_group_without_members_has_a_code_for_each_request(desk: Desk) -> None:
+def test_24_a_group_without_members_has_a_code_for_each_request(desk):
     group = {"consumerGroup": "none"}
     answers = [desk.answer(code, group) for code in (38, 203)]
     assert [(one.code, one.remark) for one in answers] == [

@@ -139,7 +139,7 @@ async def live(path: Path, seed: int) -> list[Group]:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_each_queue_has_one_reader_while_consumers_come_and_go(tmp_path: Path, seed: int) -> None:
+def test_each_queue_has_one_reader_while_consumers_come_and_go(tmp_path, seed):
     for group in asyncio.run(live(tmp_path, seed)):
         assert group.journal.faults == []
         assert sum(group.journal.seen.values()) > ROUNDS

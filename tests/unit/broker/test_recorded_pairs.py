@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from rocketstore.broker.testing import Broker
-from rocketstore.remoting.command import Command
 from support.broker_wire import Wire
 from support.oracle.record import decode_record
 from support.wire import recorded
@@ -52,7 +51,7 @@ def request_of(pair: dict[str, Any]) -> tuple[int, dict[str, Any] | None, bytes]
 
 
 @pytest.fixture(scope="module")
-def answers() -> Iterator[dict[str, Command]]:
+def answers():
     with (
         Broker(listen_port=10911, namesrv_addr="127.0.0.1:1") as broker,
         Wire(broker.address) as wire,
@@ -103,7 +102,7 @@ ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
 
 
 @pytest.mark.parametrize("name", [pair["name"] for pair in PAIRS])
-def test_answer_is_the_recorded_one(name: str, answers: dict[str, Command]) -> None:
+def test_answer_is_the_recorded_one(name, answers):
     wanted = next(pair for pair in PAIRS if pair["name"] == name)["reply"]
     found = answers[name]
     if name in OTHER:

@@ -1,10 +1,8 @@
 """Whatever a broker refuses is in its log: code, client, reason; the client may not show it."""
 
-from collections.abc import Mapping
-
 import pytest
 
-from support.broker_desk import SEND, Desk
+from support.broker_desk import SEND
 from support.said import capture_logs
 
 SQL = b'{"subscriptionData":{"topic":"orders","subString":"n > 1","expressionType":"SQL92"}}'
@@ -34,9 +32,7 @@ BACK = {"offset": 7, "group": "g", "delayLevel": 0}
         (36, BACK, b""),
     ],
 )
-def test_each_request_that_is_refused_is_logged_with_its_reason(
-    desk: Desk, code: int, fields: Mapping[str, object] | None, body: bytes
-) -> None:
+def test_each_request_that_is_refused_is_logged_with_its_reason(desk, code, fields, body):
     with capture_logs() as logs:
         told = desk.answer(code, fields, body)
     [line] = logs

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from rocketstore.broker import registration as registration_module
 from rocketstore.broker.registration import Registration
 from rocketstore.broker.settings import BrokerSettings
@@ -65,9 +63,7 @@ def made(
     return Registration(settings, topics, servers, addresses), topics  # type: ignore[arg-type]
 
 
-async def test_callers_that_wait_go_on_when_every_name_server_answered_or_was_given_up(
-    tmp_path: Path,
-) -> None:
+async def test_callers_that_wait_go_on_when_every_name_server_answered_or_was_given_up(tmp_path):
     servers = NameServers()
     registration, topics = made(tmp_path, servers, "away", "there")
     went_on: list[str] = []
@@ -94,9 +90,7 @@ async def test_callers_that_wait_go_on_when_every_name_server_answered_or_was_gi
     assert table.topic_config_table["TBW102"].perm == 5
 
 
-async def test_a_name_server_that_was_given_up_holds_nobody_up_until_it_answers(
-    tmp_path: Path,
-) -> None:
+async def test_a_name_server_that_was_given_up_holds_nobody_up_until_it_answers(tmp_path):
     servers = NameServers()
     servers.may_answer.set()
     registration, _ = made(tmp_path, servers, "mute", "there")
@@ -127,7 +121,7 @@ async def test_a_name_server_that_was_given_up_holds_nobody_up_until_it_answers(
     running.cancel()
 
 
-async def test_change_while_it_registers_is_sent_in_the_next_round(tmp_path: Path) -> None:
+async def test_change_while_it_registers_is_sent_in_the_next_round(tmp_path):
     servers = NameServers()
     registration, _ = made(tmp_path, servers, "there")
     running = asyncio.create_task(registration.run())
@@ -141,9 +135,7 @@ async def test_change_while_it_registers_is_sent_in_the_next_round(tmp_path: Pat
     assert went_on == [2]
 
 
-async def test_round_that_fails_is_followed_by_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_round_that_fails_is_followed_by_others(tmp_path, monkeypatch):
     """Otherwise the next client that makes a topic would wait for ever."""
 
     def refuse(_topics: object) -> None:
@@ -164,7 +156,7 @@ async def test_round_that_fails_is_followed_by_others(
     assert len(servers.asked) == 1
 
 
-async def test_end_lets_all_go_on(tmp_path: Path) -> None:
+async def test_end_lets_all_go_on(tmp_path):
     registration, _ = made(tmp_path, NameServers(), "there")
     registration.note_change()
     went_on: list[bool] = []
@@ -173,7 +165,7 @@ async def test_end_lets_all_go_on(tmp_path: Path) -> None:
     assert went_on == [True]
 
 
-async def test_packed_registration_has_every_topic_as_it_may_be_used(tmp_path: Path) -> None:
+async def test_packed_registration_has_every_topic_as_it_may_be_used(tmp_path):
     servers = NameServers()
     servers.may_answer.set()
     registration, topics = made(tmp_path, servers, "one", compressed_register=True)
@@ -192,9 +184,7 @@ async def test_packed_registration_has_every_topic_as_it_may_be_used(tmp_path: P
     running.cancel()
 
 
-async def test_what_a_broker_says_of_its_topics_is_made_again_only_after_a_change(
-    tmp_path: Path,
-) -> None:
+async def test_what_a_broker_says_of_its_topics_is_made_again_only_after_a_change(tmp_path):
     """With 40,000 topics it took the loop 0.4 s, for each name server and each half minute."""
     servers = NameServers()
     servers.may_answer.set()
@@ -212,9 +202,7 @@ async def test_what_a_broker_says_of_its_topics_is_made_again_only_after_a_chang
     assert b"orders" in third
 
 
-async def test_topics_that_no_frame_holds_are_packed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_topics_that_no_frame_holds_are_packed(tmp_path, monkeypatch):
     servers = NameServers()
     servers.may_answer.set()
     registration, topics = made(tmp_path, servers, "one")
@@ -234,7 +222,7 @@ async def test_topics_that_no_frame_holds_are_packed(
     assert registration_module.LONGEST_PLAIN < LONGEST_FRAME
 
 
-async def test_a_reply_that_cannot_be_sent_holds_nobody_else_up(tmp_path: Path) -> None:
+async def test_a_reply_that_cannot_be_sent_holds_nobody_else_up(tmp_path):
     servers = NameServers()
     registration, _ = made(tmp_path, servers, "there")
     running = asyncio.create_task(registration.run())

@@ -9,7 +9,6 @@ from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.settings import BrokerSettings
 from rocketstore.nameserver.requests import NameServer
 from rocketstore.remoting.codes import RequestCode
-from support.broker_desk import Desk
 from support.page_tables import table_with
 from unit.nameserver.test_requests_page import cells
 
@@ -24,7 +23,7 @@ OF_4_9 = {
 """The codes of RequestCode of 4.9.8."""
 
 
-def test_the_page_has_every_request_of_a_broker_with_its_fields(desk: Desk) -> None:
+def test_the_page_has_every_request_of_a_broker_with_its_fields(desk):
     page = [tuple(row.values()) for row in table_with(PAGE, "broker code", "name")]
     rows = desk.table.rows
     assert page == [
@@ -34,7 +33,7 @@ def test_the_page_has_every_request_of_a_broker_with_its_fields(desk: Desk) -> N
     assert rows.keys() | NameServer().requests.rows.keys() | TOLD == {*RequestCode, *BrokerRequest}
 
 
-def test_every_code_of_4_9_is_served_or_the_page_says_why_not(desk: Desk) -> None:
+def test_every_code_of_4_9_is_served_or_the_page_says_why_not(desk):
     named = " ".join(row["not served"] for row in table_with(PAGE, "not served"))
     not_served = [int(code) for code in re.findall(r"\b(\d+) `", named)]
     served = {int(code) for code in (*RequestCode, *BrokerRequest)} - {
@@ -45,7 +44,7 @@ def test_every_code_of_4_9_is_served_or_the_page_says_why_not(desk: Desk) -> Non
     assert {desk.answer(code).code for code in not_served} == {3}
 
 
-def test_the_guide_has_every_setting_with_its_default() -> None:
+def test_the_guide_has_every_setting_with_its_default():
     table = table_with("guide/broker.md", "key", "default")
     fields = msgspec.structs.fields(BrokerSettings)
     defaults = {f"`{one.encode_name}`": json.dumps(one.default).strip('"') for one in fields}

@@ -1,7 +1,6 @@
 """Sends: which topic they make, what is stored of them, and when they are answered."""
 
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ def stored(desk: Desk, topic: str, queue_id: int = 0) -> list[StoredMessage]:
     return desk.store.get(topic, queue_id, 0).messages
 
 
-def test_message_is_stored_with_the_cluster_and_without_wait(desk: Desk) -> None:
+def test_message_is_stored_with_the_cluster_and_without_wait(desk):
     sent = desk.send("orders", b"one", "KEYS\1k\2WAIT\1true\2TAGS\1a", g=5, h=7)
     assert sent.code == 0
     [message] = stored(desk, "orders")
@@ -43,9 +42,7 @@ def test_message_is_stored_with_the_cluster_and_without_wait(desk: Desk) -> None
         ("XWAIT\1b\2CLUSTER\1other", {"XWAIT": "b"}),
     ],
 )
-def test_properties_in_every_form_keep_the_others(
-    desk: Desk, properties: str, kept: dict[str, str]
-) -> None:
+def test_properties_in_every_form_keep_the_others(desk, properties, kept):
     desk.send("orders", properties=properties)
     [message] = stored(desk, "orders")
     assert message.properties == {**kept, "CLUSTER": "DefaultCluster"}
@@ -53,8 +50,8 @@ def test_properties_in_every_form_keep_the_others(
 
 @pytest.mark.parametrize(("code", "lacks"), [(310, "b"), (320, "g"), (10, "topic"), (310, None)])
 def test_send_whose_header_cannot_be_parsed_is_answered_with_the_name_of_the_field(
-    desk: Desk, code: int, lacks: str | None
-) -> None:
+    desk, code, lacks
+):
     fields = lacks and {key: one for key, one in SEND.items() if key != lacks}
     refused = desk.answer(code, fields or None)
     assert (refused.code, refused.fields) == (1, None)
@@ -62,7 +59,7 @@ def test_send_whose_header_cannot_be_parsed_is_answered_with_the_name_of_the_fie
     assert desk.store.max_physical_offset == 0
 
 
-def test_topic_gets_as_many_queues_as_asked_for_and_the_template_has(desk: Desk) -> None:
+def test_topic_gets_as_many_queues_as_asked_for_and_the_template_has(desk):
     desk.send("few", d=2)
     desk.send("many", d=99)
     few, many = desk.topics.get("few"), desk.topics.get("many")
@@ -74,18 +71,14 @@ def test_topic_gets_as_many_queues_as_asked_for_and_the_template_has(desk: Desk)
 
 @pytest.mark.parametrize(("topic", "flag"), [("orders", 1), ("%RETRY%G", 2)])
 @pytest.mark.parametrize("template", ["TBW102", "none"])
-def test_topic_of_a_unit_is_marked_as_one_that_sends_or_that_consumes(
-    desk: Desk, topic: str, flag: int, template: str
-) -> None:
+def test_topic_of_a_unit_is_marked_as_one_that_sends_or_that_consumes(desk, topic, flag, template):
     desk.send(topic, c=template, k=True)
     known = desk.topics.get(topic)
     assert (known and known.topic_sys_flag) == (None if topic + template == "ordersnone" else flag)
 
 
 @pytest.mark.parametrize("name", ["RMQ_SYS_TRACE_TOPIC", "traces"])
-def test_traces_have_a_topic_where_none_is_made_if_the_file_says_so(
-    tmp_path: Path, name: str
-) -> None:
+def test_traces_have_a_topic_where_none_is_made_if_the_file_says_so(tmp_path, name):
     """Nobody else can make the first: its name is reserved."""
     settings = {"auto_create_topic_enable": False, "msg_trace_topic_name": name}
     for is_on, answer in ((False, 17), (True, 0)):
@@ -94,7 +87,7 @@ def test_traces_have_a_topic_where_none_is_made_if_the_file_says_so(
             assert desk.send(name).code == answer
 
 
-def test_settings_of_the_first_topics_count_at_each_start(tmp_path: Path) -> None:
+def test_settings_of_the_first_topics_count_at_each_start(tmp_path):
     for count in (8, 2):
         name = f"orders-{count}"
         with closing(Desk(tmp_path, default_topic_queue_nums=count)) as desk:
@@ -104,14 +97,14 @@ def test_settings_of_the_first_topics_count_at_each_start(tmp_path: Path) -> Non
             assert known.write_queue_nums == count
 
 
-def test_topic_is_not_made_where_that_is_off(tmp_path: Path) -> None:
+def test_topic_is_not_made_where_that_is_off(tmp_path):
     desk = Desk(tmp_path, auto_create_topic_enable=False)
     assert desk.send("orders").code == 17
     assert desk.send("%RETRY%G").code == 0  # that of a group is made all the same
     desk.close()
 
 
-def test_reply_waits_until_name_servers_know_a_new_topic(desk: Desk) -> None:
+def test_reply_waits_until_name_servers_know_a_new_topic(desk):
     desk.told.waits = True
     fields = SEND
     assert desk.call(310, fields, b"x") is None
@@ -122,7 +115,7 @@ def test_reply_waits_until_name_servers_know_a_new_topic(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("bits", [0x10, 0x20, 0x30])
-def test_bits_of_a_client_do_not_say_how_long_hosts_are(desk: Desk, bits: int) -> None:
+def test_bits_of_a_client_do_not_say_how_long_hosts_are(desk, bits):
     """4.9 stores them over hosts of four bytes, a record that no reader gets through."""
     for properties in ("", "TRAN_MSG\1true\2PGROUP\1P"):
         sent = desk.send("orders", b"one", properties, f=bits | 2)
@@ -135,7 +128,7 @@ def test_bits_of_a_client_do_not_say_how_long_hosts_are(desk: Desk, bits: int) -
     assert stored(desk, "orders")[1].sys_flag == 0
 
 
-def test_delayed_message_waits_in_its_level(desk: Desk) -> None:
+def test_delayed_message_waits_in_its_level(desk):
     desk.send("orders")
     sent = desk.send("orders", b"later", "CLUSTER\1x\2WAIT\1true\2DELAY\0012")
     assert sent.fields
@@ -154,7 +147,7 @@ def test_delayed_message_waits_in_its_level(desk: Desk) -> None:
         "TRANS_CHECK_MAX_TIME_TOPIC", "OFFSET_MOVED_EVENT",
     ],
 )  # fmt: skip
-def test_what_waits_and_what_ends_it_is_put_by_the_broker_alone(desk: Desk, topic: str) -> None:
+def test_what_waits_and_what_ends_it_is_put_by_the_broker_alone(desk, topic):
     """An op message of a client would end a transaction of another."""
     for more in ({}, {"m": True}, {"i": "TRAN_MSG\1true\2PGROUP\1P"}):
         refused = desk.send(topic, b"0", **more)
@@ -164,7 +157,7 @@ def test_what_waits_and_what_ends_it_is_put_by_the_broker_alone(desk: Desk, topi
     assert desk.send("SELF_TEST_TOPIC", b"0").code == 0
 
 
-def test_value_with_a_separator_of_names_goes_wherever_its_message_does(desk: Desk) -> None:
+def test_value_with_a_separator_of_names_goes_wherever_its_message_does(desk):
     """4.9 stores and reads it; what cannot be given back would stop its group."""
     odd = "odd\1a\1b"
     sent = [
@@ -184,7 +177,7 @@ def test_value_with_a_separator_of_names_goes_wherever_its_message_does(desk: De
     assert found == ["a\1b"] * 6
 
 
-def test_batch_is_stored_as_its_messages_with_the_properties_of_the_request(desk: Desk) -> None:
+def test_batch_is_stored_as_its_messages_with_the_properties_of_the_request(desk):
     batch = encode_client_batch([(0, b"1", b"TAGS\1a"), (0, b"2", b"")])
     sent = desk.send("orders", batch, "WAIT\1true", m=True)
     found = stored(desk, "orders")
@@ -194,7 +187,7 @@ def test_batch_is_stored_as_its_messages_with_the_properties_of_the_request(desk
     assert sent.fields["msgId"] == ",".join(one.message_id for one in found)
 
 
-def test_half_message_is_seen_by_no_consumer(desk: Desk) -> None:
+def test_half_message_is_seen_by_no_consumer(desk):
     properties = "TRAN_MSG\1true\2PGROUP\1P\2UNIQ_KEY\1u"
     sent = desk.send("orders", b"half", properties, f=4, e=2)
     assert sent.fields
@@ -210,9 +203,7 @@ def test_half_message_is_seen_by_no_consumer(desk: Desk) -> None:
     [("", 0, True), ("", 1, True), ("DELAY\0010", 1, True), ("DELAY\0011", -1, True),
      ("DELAY\0011", 1, False)],
 )  # fmt: skip
-def test_second_try_with_a_delay_of_old_clients_is_no_half_message(
-    desk: Desk, more: str, tries: int, *, is_half: bool
-) -> None:
+def test_second_try_with_a_delay_of_old_clients_is_no_half_message(desk, more, tries, *, is_half):
     """Those before 4.6.1 send what they give back themselves with the properties it came with."""
     properties = "WAIT\1true\2TRAN_MSG\1true\2PGROUP\1P\2UNIQ_KEY\1u\2"
     assert desk.send("orders", properties=properties + more, j=tries).code == 0
@@ -221,7 +212,7 @@ def test_second_try_with_a_delay_of_old_clients_is_no_half_message(
     assert [one.properties["WAIT"] for one in half] == ["true"] * is_half  # as 4.9 stores it
 
 
-def test_half_messages_are_refused_where_that_is_set(tmp_path: Path) -> None:
+def test_half_messages_are_refused_where_that_is_set(tmp_path):
     desk = Desk(tmp_path, reject_transaction_message=True)
     assert desk.send("orders", properties="TRAN_MSG\1true\2PGROUP\1P", f=4).code == 16
     desk.close()
@@ -236,9 +227,7 @@ def test_half_messages_are_refused_where_that_is_set(tmp_path: Path) -> None:
         (2, 2, 63, "%RETRY%G"),
     ],
 )
-def test_last_try_that_a_consumer_sends_itself_is_a_dead_letter(
-    desk: Desk, times: int, limit: int | None, version: int, topic: str
-) -> None:
+def test_last_try_that_a_consumer_sends_itself_is_a_dead_letter(desk, times, limit, version, topic):
     fields = {**SEND, "b": "%RETRY%G", "j": times, "i": "DELAY\0011" if topic == "%DLQ%G" else ""}
     if limit is not None:
         fields["l"] = limit
@@ -246,13 +235,13 @@ def test_last_try_that_a_consumer_sends_itself_is_a_dead_letter(
     assert len(stored(desk, topic)) == 1
 
 
-def test_topic_of_several_tags_marks_its_messages(desk: Desk) -> None:
+def test_topic_of_several_tags_marks_its_messages(desk):
     desk.topics.settle(TopicConfig(topic_name="tags", topic_filter_type="MULTI_TAG"))
     desk.send("tags")
     assert stored(desk, "tags")[0].sys_flag == 2
 
 
-def test_broker_takes_nothing_before_its_time(tmp_path: Path) -> None:
+def test_broker_takes_nothing_before_its_time(tmp_path):
     desk = Desk(tmp_path, start_accept_send_request_time_stamp=2**62)
     refused = desk.send("orders")
     assert (refused.code, refused.fields) == (
@@ -276,9 +265,7 @@ def test_broker_takes_nothing_before_its_time(tmp_path: Path) -> None:
         (PutMessageStatus.UNKNOWN_ERROR, 1),
     ],
 )
-def test_status_of_the_store_has_its_code(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, status: PutMessageStatus, code: int
-) -> None:
+def test_status_of_the_store_has_its_code(desk, monkeypatch, status, code):
     result = PutResult(status, physical_offset=7 if code in (10, 11, 12) else -1)
     monkeypatch.setattr(desk.store, "put_encoded", lambda *_, **__: result)
     reply = desk.send("orders")
@@ -287,7 +274,7 @@ def test_status_of_the_store_has_its_code(
     assert ("msgId" in reply.fields) == result.is_stored
 
 
-def test_what_is_too_large_is_refused_with_the_limit_that_is_set(tmp_path: Path) -> None:
+def test_what_is_too_large_is_refused_with_the_limit_that_is_set(tmp_path):
     desk = Desk(tmp_path, StoreConfig.small(max_message_size=5000))
     refused = desk.send("orders", b"x" * 5001)
     desk.close()
@@ -295,9 +282,7 @@ def test_what_is_too_large_is_refused_with_the_limit_that_is_set(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("wait", "waits"), [("true", True), ("false", False), ("", True)])
-def test_message_that_waits_for_its_sync_is_answered_after_it(
-    tmp_path: Path, wait: str, *, waits: bool
-) -> None:
+def test_message_that_waits_for_its_sync_is_answered_after_it(tmp_path, wait, *, waits):
     desk = Desk(tmp_path, StoreConfig.small(flush_disk_type=FlushDiskType.SYNC_FLUSH))
     desk.send("orders", properties="WAIT\1false")  # makes the topic
     fields = SEND
@@ -311,9 +296,7 @@ def test_message_that_waits_for_its_sync_is_answered_after_it(
     desk.close()
 
 
-def test_message_of_a_memory_topic_is_given_back_by_its_offset_and_found_by_its_id(
-    tmp_path: Path,
-) -> None:
+def test_message_of_a_memory_topic_is_given_back_by_its_offset_and_found_by_its_id(tmp_path):
     desk = Desk(tmp_path, StoreConfig.small(memory_topic_enable=True))
     desk.store.memory_topics.create("orders", 1)
     sent = desk.send("orders", b"first")
@@ -338,9 +321,7 @@ def test_message_of_a_memory_topic_is_given_back_by_its_offset_and_found_by_its_
         ({"i": "K\1" + "v" * 32_767}, 0, 13),
     ],
 )
-def test_batch_that_is_cut_off_is_an_error_and_any_other_illegal(
-    desk: Desk, changed: dict[str, object], cut: int, code: int
-) -> None:
+def test_batch_that_is_cut_off_is_an_error_and_any_other_illegal(desk, changed, cut, code):
     body = encode_client_batch([(0, b"a", b"TAGS\1x"), (0, b"b", b"")])
     reply = desk.answer(320, {**SEND, "m": True, **changed}, body[: len(body) - cut])
     assert (reply.code, "TRACE_ON" in (reply.fields or {})) == (code, True)

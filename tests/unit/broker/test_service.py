@@ -4,7 +4,6 @@ import contextlib
 import errno
 import socket
 import time
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,7 @@ from unit.broker.test_pulling import PULL
 HELD = (11, {**PULL, "queueOffset": 1, "suspendTimeoutMillis": 600_000}, b"")
 
 
-def test_client_that_asks_the_name_server_inside_finds_the_broker() -> None:
+def test_client_that_asks_the_name_server_inside_finds_the_broker():
     with Broker() as broker, Wire(broker.address) as wire, Wire(broker.name_server) as names:
         assert names.ask(105, {"topic": "orders"}).code == 17
         assert wire.ask(310, SEND, b"x").code == 0
@@ -31,7 +30,7 @@ def test_client_that_asks_the_name_server_inside_finds_the_broker() -> None:
         assert f'0:"{broker.address}"' in route
 
 
-def test_held_pull_is_woken_by_a_put_of_the_program() -> None:
+def test_held_pull_is_woken_by_a_put_of_the_program():
     with Broker() as broker, Wire(broker.address) as wire:
         wire.ask(310, SEND, b"first")
         broker.store.wait_dispatched()
@@ -42,7 +41,7 @@ def test_held_pull_is_woken_by_a_put_of_the_program() -> None:
         assert b"second" in found.body
 
 
-def test_clients_of_the_vip_channel_are_served_two_ports_below() -> None:
+def test_clients_of_the_vip_channel_are_served_two_ports_below():
     with Broker() as broker:
         host, _, port = broker.address.rpartition(":")
         vip = f"{host}:{int(port) - 2}"
@@ -57,7 +56,7 @@ def test_clients_of_the_vip_channel_are_served_two_ports_below() -> None:
             )
 
 
-def test_broker_starts_where_the_port_of_the_vip_channel_is_in_use() -> None:
+def test_broker_starts_where_the_port_of_the_vip_channel_is_in_use():
     with socket.socket() as taken:
         while taken.getsockname()[1] == 0:
             with contextlib.suppress(OSError):  # the one below is not free
@@ -68,7 +67,7 @@ def test_broker_starts_where_the_port_of_the_vip_channel_is_in_use() -> None:
             assert wire.ask(310, SEND, b"x").code == 0
 
 
-def test_held_pull_is_refused_as_the_store_closes() -> None:
+def test_held_pull_is_refused_as_the_store_closes():
     with Broker() as broker, Wire(broker.address) as wire:
         wire.ask(310, SEND, b"first")
         broker.store.wait_dispatched()
@@ -77,7 +76,7 @@ def test_held_pull_is_refused_as_the_store_closes() -> None:
         assert time.monotonic() - began < 5
 
 
-def test_one_sync_serves_many_messages_and_each_is_on_the_disk() -> None:
+def test_one_sync_serves_many_messages_and_each_is_on_the_disk():
     config = StoreConfig.small(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     with Broker(config=config) as broker, Wire(broker.address) as wire:
         wire.ask(310, SEND, b"first")
@@ -88,7 +87,7 @@ def test_one_sync_serves_many_messages_and_each_is_on_the_disk() -> None:
         assert 0 < sum(broker.store.statistics.syncs.counts) - before < 32
 
 
-def test_replies_of_slow_requests_come_when_they_come() -> None:
+def test_replies_of_slow_requests_come_when_they_come():
     with Broker() as broker, Wire(broker.address) as wire:
         offset = int(wire.ask(310, {**SEND, "i": "KEYS\1k"}, b"x").fields["msgId"][16:], 16)  # type: ignore[index]
         broker.store.wait_dispatched()
@@ -105,9 +104,7 @@ def test_replies_of_slow_requests_come_when_they_come() -> None:
 @pytest.mark.parametrize(
     ("field", "key"), [("listen_port", "listenPort"), ("namesrv_port", "namesrvPort")]
 )
-def test_port_that_is_in_use_fails_the_opening_and_the_store_is_closed(
-    tmp_path: Path, field: str, key: str
-) -> None:
+def test_port_that_is_in_use_fails_the_opening_and_the_store_is_closed(tmp_path, field, key):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ports = {"listen_port": 0, "namesrv_port": 0, field: taken.getsockname()[1]}
         make = BrokerService.with_settings(BrokerSettings(broker_name="b", **ports))
@@ -122,8 +119,8 @@ def test_port_that_is_in_use_fails_the_opening_and_the_store_is_closed(
     "refused", ["broker.service.new_event_loop", "broker.service.first_topics"]
 )
 def test_what_the_system_refuses_a_broker_fails_the_opening_by_an_error_with_a_hint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
-) -> None:
+    tmp_path, monkeypatch, refused
+):
     settings = BrokerSettings(listen_port=free_port(), namesrv_addr="127.0.0.1:1", broker_name="b")
     make = BrokerService.with_settings(settings)
 
@@ -137,7 +134,7 @@ def test_what_the_system_refuses_a_broker_fails_the_opening_by_an_error_with_a_h
     MessageStore.open(tmp_path, StoreConfig.small(), services=[make]).close()
 
 
-def test_closed_broker_listens_no_more_and_is_gone_from_the_name_server() -> None:
+def test_closed_broker_listens_no_more_and_is_gone_from_the_name_server():
     names = Broker()
     with names, Wire(names.name_server) as wire:
         with Broker(namesrv_addr=names.name_server, broker_name="other") as other:
@@ -148,7 +145,7 @@ def test_closed_broker_listens_no_more_and_is_gone_from_the_name_server() -> Non
             socket.create_connection((host, int(port)))
 
 
-def test_topics_and_offsets_are_there_after_a_restart(tmp_path: Path) -> None:
+def test_topics_and_offsets_are_there_after_a_restart(tmp_path):
     fields = {"topic": "orders", "queueId": 0, "consumerGroup": "G"}
     for is_first in (True, False):
         with Broker(tmp_path) as broker, Wire(broker.address) as wire:
@@ -171,18 +168,18 @@ def test_topics_and_offsets_are_there_after_a_restart(tmp_path: Path) -> None:
         ("namesrvAddr", "10.0.0.1:9876;10.0.0.2:0"),
     ],
 )  # fmt: skip
-def test_settings_that_cannot_be_are_refused_by_their_key(key: str, text: str) -> None:
+def test_settings_that_cannot_be_are_refused_by_their_key(key, text):
     with pytest.raises(ConfigError, match=key) as caught:
         BrokerSettings.of({key: text})
     assert caught.value.key == key
 
 
-def test_a_program_is_told_of_a_setting_of_another_type() -> None:
+def test_a_program_is_told_of_a_setting_of_another_type():
     with pytest.raises(ConfigError, match="auto_create_topic_enable"):
         BrokerSettings(auto_create_topic_enable="no")  # type: ignore[arg-type]
 
 
-def test_a_master_has_the_id_0_and_a_slave_another() -> None:
+def test_a_master_has_the_id_0_and_a_slave_another():
     told = BrokerSettings(broker_id=1)
     assert told.in_role(BrokerRole.ASYNC_MASTER).broker_id == 0
     assert told.in_role(BrokerRole.SLAVE) is told
@@ -190,7 +187,7 @@ def test_a_master_has_the_id_0_and_a_slave_another() -> None:
         BrokerSettings().in_role(BrokerRole.SLAVE)
 
 
-def test_a_producer_finds_a_master_whose_file_says_another_id() -> None:
+def test_a_producer_finds_a_master_whose_file_says_another_id():
     with Broker(broker_id=1) as broker, Wire(broker.name_server) as wire:
         route = wire.ask(105, {"topic": "SELF_TEST_TOPIC"})
         assert f'{{0:"{broker.address}"}}'.encode() in route.body
@@ -200,7 +197,7 @@ def test_a_producer_finds_a_master_whose_file_says_another_id() -> None:
     ("listens", "stored"),
     [("localhost", "127.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("[::1]", "[::1]")],
 )
-def test_records_say_the_number_of_an_address_that_is_a_name(listens: str, stored: str) -> None:
+def test_records_say_the_number_of_an_address_that_is_a_name(listens, stored):
     """An address of IPv6 stands in brackets, or clients in Go find no port in it."""
     with Broker(broker_ip1=listens) as broker, Wire(broker.name_server) as wire:
         port = int(broker.address.rpartition(":")[2])
@@ -217,9 +214,7 @@ def test_records_say_the_number_of_an_address_that_is_a_name(listens: str, store
 @pytest.mark.parametrize(
     ("settings", "own"), [({}, "127.0.0.1"), ({"broker_ip1": "127.0.0.2"}, "127.0.0.2")]
 )
-def test_a_broker_listens_at_its_own_address_and_at_no_other(
-    settings: dict[str, str], own: str
-) -> None:
+def test_a_broker_listens_at_its_own_address_and_at_no_other(settings, own):
     with Broker(**settings) as broker:
         for address in (broker.address, broker.name_server):
             host, _, port = address.rpartition(":")
@@ -229,7 +224,7 @@ def test_a_broker_listens_at_its_own_address_and_at_no_other(
 
 
 @pytest.mark.parametrize("elsewhere", ["203.0.113.7", "2001:db8::1"])
-def test_a_broker_that_is_told_as_another_machine_listens_everywhere(elsewhere: str) -> None:
+def test_a_broker_that_is_told_as_another_machine_listens_everywhere(elsewhere):
     """In a container the host's address is told, which no socket of the container can have."""
     with Broker(broker_ip1=elsewhere) as broker:
         host, _, port = broker.address.rpartition(":")
@@ -241,7 +236,7 @@ def test_a_broker_that_is_told_as_another_machine_listens_everywhere(elsewhere: 
             assert sender.ask(310, SEND, b"x").code == 0
 
 
-def test_file_of_4_9_says_what_it_is_about_the_broker() -> None:
+def test_file_of_4_9_says_what_it_is_about_the_broker():
     settings = BrokerSettings.of(
         {"brokerName": " broker-c ", "brokerId": "0", "namesrvAddr": "a:1; b:2",
          "autoCreateTopicEnable": "false", "flushDiskType": "SYNC_FLUSH"}
@@ -250,19 +245,19 @@ def test_file_of_4_9_says_what_it_is_about_the_broker() -> None:
     assert settings.name_servers == ["a:1", "b:2"]
 
 
-def test_free_port_is_one_that_nobody_has() -> None:
+def test_free_port_is_one_that_nobody_has():
     with socket.create_server(("127.0.0.1", free_port())):
         pass
 
 
-def test_a_broker_is_known_to_its_name_servers_once_it_is_open() -> None:
+def test_a_broker_is_known_to_its_name_servers_once_it_is_open():
     """A producer that finds no route to the template of topics gives up at once."""
     for _ in range(10):
         with Broker() as broker, Wire(broker.name_server) as wire:
             assert wire.ask(105, {"topic": "TBW102"}).code == 0
 
 
-def test_a_name_server_that_does_not_answer_holds_the_start_up_for_two_seconds_only() -> None:
+def test_a_name_server_that_does_not_answer_holds_the_start_up_for_two_seconds_only():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         with Broker(namesrv_addr=f"127.0.0.1:{silent.getsockname()[1]}") as broker:

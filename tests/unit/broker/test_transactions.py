@@ -23,14 +23,14 @@ def end(desk: Desk, fields: dict[str, object], how: int) -> Command:
     return desk.answer(37, {**fields, "commitOrRollback": how})
 
 
-def test_commit_puts_the_message_where_consumers_find_it(desk: Desk) -> None:
+def test_commit_puts_the_message_where_consumers_find_it(desk):
     assert end(desk, begin(desk), COMMIT).code == 0
     desk.store.wait_dispatched()
     [message] = desk.store.get("paid", 1, 0).messages
     assert (message.body, message.properties["CLUSTER"]) == (b"half", "DefaultCluster")
 
 
-def test_rollback_puts_nothing_and_is_not_ended_again(desk: Desk) -> None:
+def test_rollback_puts_nothing_and_is_not_ended_again(desk):
     fields = begin(desk)
     rolled_back, committed = (end(desk, fields, how) for how in (ROLLBACK, COMMIT))
     assert (rolled_back.code, committed.code, committed.remark) == (0, 0, None)
@@ -39,7 +39,7 @@ def test_rollback_puts_nothing_and_is_not_ended_again(desk: Desk) -> None:
     assert desk.store.max_offset("paid", 1) == 0
 
 
-def test_group_that_ends_a_transaction_is_that_of_the_property(desk: Desk) -> None:
+def test_group_that_ends_a_transaction_is_that_of_the_property(desk):
     """As in 4.9, which asks this group, and does not look at that of the header."""
     sent = desk.send("paid", b"half", "TRAN_MSG\1true\2PGROUP\1P", a="other")
     assert sent.fields
@@ -50,7 +50,7 @@ def test_group_that_ends_a_transaction_is_that_of_the_property(desk: Desk) -> No
     assert end(desk, {**offsets, "producerGroup": "P"}, COMMIT).code == 0
 
 
-def test_producer_that_does_not_know_gets_no_answer(desk: Desk) -> None:
+def test_producer_that_does_not_know_gets_no_answer(desk):
     fields = begin(desk)
     assert desk.call(37, {**fields, "commitOrRollback": UNKNOWN}) is None
     assert desk.totals.failed == {}
@@ -66,9 +66,7 @@ def test_producer_that_does_not_know_gets_no_answer(desk: Desk) -> None:
         ({"tranStateTableOffset": 0, "commitLogOffset": 9_999}, "The commit log offset wrong"),
     ],
 )
-def test_end_that_names_another_half_message_is_refused(
-    desk: Desk, wrong: dict[str, object], remark: str
-) -> None:
+def test_end_that_names_another_half_message_is_refused(desk, wrong, remark):
     fields = begin(desk)
     desk.store.wait_dispatched()
     found = end(desk, {**fields, **wrong}, COMMIT)
@@ -77,7 +75,7 @@ def test_end_that_names_another_half_message_is_refused(
     assert (found.code, found.remark) == (1, remark)
 
 
-def test_check_asks_a_producer_with_the_message_as_it_will_be(desk: Desk) -> None:
+def test_check_asks_a_producer_with_the_message_as_it_will_be(desk):
     begin(desk)
     body = b'{"clientID":"p","producerDataSet":[{"groupName":"P"}]}'
     desk.answer(34, None, body)
@@ -95,7 +93,7 @@ def test_check_asks_a_producer_with_the_message_as_it_will_be(desk: Desk) -> Non
     assert desk.answer(37, {**answer, "commitOrRollback": COMMIT}).code == 0
 
 
-def test_check_without_a_producer_asks_nobody(desk: Desk) -> None:
+def test_check_without_a_producer_asks_nobody(desk):
     begin(desk)
     desk.store.wait_dispatched()
     desk.clock.now_ms += desk.store.config.transaction_time_out + 1

@@ -1,7 +1,6 @@
 """``rocketstore bench``: it counts what it measures and leaves nothing behind."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +12,7 @@ SMALL = ["--set", "mappedFileSizeCommitLog=1048576", "--set", "maxHashSlotNum=50
 
 
 @pytest.mark.parametrize("what", ["put", "get"])
-def test_bench_handles_every_message_and_removes_its_store(
-    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bench_handles_every_message_and_removes_its_store(what, tmp_path, capsys):
     command = ["bench", what, "--messages", "500", "--body-size", "10", "--dir", str(tmp_path)]
     assert run([*command, *SMALL, "--output", "json"]) == 0
     figures = json.loads(capsys.readouterr().out)
@@ -24,16 +21,14 @@ def test_bench_handles_every_message_and_removes_its_store(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bench_scan_counts_the_records_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_scan_counts_the_records_of_the_log(capsys):
     store = golden_case("basic") / "store"
     assert run(["bench", "scan", str(store), "--output", "json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert (figures["records"], figures["damagedBytes"]) == (1489, 0)
 
 
-def test_a_measurement_of_nothing_is_refused_and_a_refusal_says_why(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_measurement_of_nothing_is_refused_and_a_refusal_says_why(tmp_path, capsys):
     for what in ("put", "get"):
         command = ["bench", what, "--dir", str(tmp_path), *SMALL]
         for wrong in (["--messages", "0"], ["--messages", "1", "--body-size", "-1"]):

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -65,9 +64,7 @@ def served(
 
 
 @pytest.mark.parametrize("ends_by", [signal.SIGTERM, signal.SIGHUP])
-def test_file_of_4_9_is_served_and_what_was_sent_is_in_the_store(
-    tmp_path: Path, ends_by: signal.Signals
-) -> None:
+def test_file_of_4_9_is_served_and_what_was_sent_is_in_the_store(tmp_path, ends_by):
     root, conf = tmp_path / "store", tmp_path / "broker.conf"
     conf.write_text(f"{CONF}storePathRootDir = {root}\n")
     complaints = [
@@ -100,7 +97,7 @@ def test_file_of_4_9_is_served_and_what_was_sent_is_in_the_store(
         assert (message.body, message.store_host) == (b"kept", address)
 
 
-def test_broker_whose_log_nobody_reads_answers_all_the_same(tmp_path: Path) -> None:
+def test_broker_whose_log_nobody_reads_answers_all_the_same(tmp_path):
     """It logs what it refuses, and who joins a group, before it answers."""
     command = [sys.executable, "-m", "rocketstore", "serve", "broker", str(tmp_path / "store")]
     ports = ["--set=listenPort=0", "--set=namesrvPort=0", "--set=mappedFileSizeCommitLog=1048576"]
@@ -121,7 +118,7 @@ def test_broker_whose_log_nobody_reads_answers_all_the_same(tmp_path: Path) -> N
             process.kill()
 
 
-def test_misspelt_key_of_the_broker_ends_the_start(tmp_path: Path) -> None:
+def test_misspelt_key_of_the_broker_ends_the_start(tmp_path):
     conf = tmp_path / "broker.conf"
     conf.write_text("autoCreateTopicEnabel = false\n")
     command = [sys.executable, "-m", "rocketstore", "serve", "broker", str(tmp_path), "-c", conf]
@@ -130,7 +127,7 @@ def test_misspelt_key_of_the_broker_ends_the_start(tmp_path: Path) -> None:
     assert "did you mean autoCreateTopicEnable?" in done.stderr
 
 
-def test_broker_without_a_store_says_what_to_name() -> None:
+def test_broker_without_a_store_says_what_to_name():
     command = [sys.executable, "-m", "rocketstore", "serve", "broker"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2

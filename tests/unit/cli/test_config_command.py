@@ -1,16 +1,11 @@
 """``rocketstore config show``."""
 
 import json
-from pathlib import Path
-
-import pytest
 
 from rocketstore.cli.application import run
 
 
-def test_origin_of_every_value_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_origin_of_every_value_is_shown(tmp_path, capsys, monkeypatch):
     conf = tmp_path / "broker.conf"
     conf.write_text("deleteWhen = 05\nfileReservedTime=48\nbrokerName=a\n")
     monkeypatch.setenv("ROCKETSTORE_FILE_RESERVED_TIME", "24")
@@ -25,7 +20,7 @@ def test_origin_of_every_value_is_shown(
     assert rows["flushDiskType"]["origin"] == "default"
 
 
-def test_without_origin_only_values_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_origin_only_values_are_shown(capsys):
     assert run(["config", "show", "--output", "jsonl"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert all(set(row) == {"key", "value"} for row in rows)

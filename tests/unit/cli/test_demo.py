@@ -17,9 +17,7 @@ from rocketstore.cli.wording import program_name
 
 
 @pytest.mark.slow
-def test_demo_stores_every_flight_verifies_the_store_and_runs_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_stores_every_flight_verifies_the_store_and_runs_again(tmp_path, capsys, monkeypatch):
     directory = tmp_path / "flights"
     assert run(["demo", "--dir", str(directory), "--no-pipeline"]) == 0
     printed = capsys.readouterr().out
@@ -59,9 +57,7 @@ def _flights_of(directory: Path) -> Counter[str]:
         ("/usr/bin/pytest", "/bin", "rocketstore"),
     ],
 )
-def test_hints_name_the_program_as_it_was_started(
-    started: str, on_path: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hints_name_the_program_as_it_was_started(started, on_path, program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [started.format(here=tmp_path)])
     monkeypatch.setattr("sys.executable", "/usr/bin/python3")
@@ -69,7 +65,7 @@ def test_hints_name_the_program_as_it_was_started(
     assert program_name() == program
 
 
-def test_a_flight_is_born_when_it_is_imported() -> None:
+def test_a_flight_is_born_when_it_is_imported():
     row = {"origin": "JFK", "carrier": "AA", "flight": 7, "tailnum": None,
            "time_hour": "2013-01-01T05:00:00Z"}  # fmt: skip
     message, queue_id = flight_message(row, msgspec.json.Encoder())
@@ -77,9 +73,7 @@ def test_a_flight_is_born_when_it_is_imported() -> None:
     assert (message.topic, message.tags, message.keys, queue_id) == ("JFK", "AA", ("AA7",), 3)
 
 
-def test_demo_touches_no_directory_that_it_did_not_make(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_demo_touches_no_directory_that_it_did_not_make(tmp_path, capsys):
     precious = tmp_path / "precious"
     precious.write_text("keep")
     assert run(["demo", "--dir", str(tmp_path)]) == 3
@@ -87,7 +81,7 @@ def test_demo_touches_no_directory_that_it_did_not_make(
     assert precious.read_text() == "keep"
 
 
-def test_missing_values_of_the_data_set_become_null(tmp_path: Path) -> None:
+def test_missing_values_of_the_data_set_become_null(tmp_path):
     with zipfile.ZipFile(tmp_path / "flights.csv.zip", "w") as archive:
         archive.writestr("flights.csv", "year,tailnum,dep_time\n2013,NA,\n2013,N1,517\n")
     assert list(read_flights(tmp_path / "flights.csv.zip")) == [

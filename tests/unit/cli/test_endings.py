@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -36,9 +35,7 @@ class InterruptedInput:
     read = readinto = read1 = readline
 
 
-def test_an_interrupted_import_says_so_and_exits_130(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_import_says_so_and_exits_130(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", InterruptedInput())
     command = ["store", "import", str(tmp_path / "store"), "-", "--topic", "t"]
     sizes = ["mappedFileSizeCommitLog=65536", "maxHashSlotNum=10", "maxIndexNum=40"]
@@ -49,7 +46,7 @@ def test_an_interrupted_import_says_so_and_exits_130(
     assert not (tmp_path / "store" / "abort").exists()
 
 
-def test_a_command_that_uses_numpy_has_none_of_its_idle_threads(tmp_path: Path) -> None:
+def test_a_command_that_uses_numpy_has_none_of_its_idle_threads(tmp_path):
     MessageStore.open(tmp_path).close()
     code = f"""
 import atexit, os, sys
@@ -69,8 +66,8 @@ main(["store", "verify", {str(tmp_path)!r}])
 @pytest.mark.parametrize("door", ["rocketstore", "rocketstore.cli"])
 @pytest.mark.parametrize("imported", ["cyclopts", "rocketstore.cli.wording"])
 def test_an_interrupt_while_the_command_line_is_imported_ends_it_without_a_traceback(
-    door: str, imported: str
-) -> None:
+    door, imported
+):
     code = f"""
 import runpy, signal, sys
 
@@ -91,7 +88,7 @@ runpy.run_module({door!r}, run_name="__main__")
     "command", ["audit {store}", "archive {store} {out}", "rebuild {store}", "report {store}",
                 "restore {archive} {out}"],
 )  # fmt: skip
-def test_a_command_without_its_extra_says_what_to_install(command: str, tmp_path: Path) -> None:
+def test_a_command_without_its_extra_says_what_to_install(command, tmp_path):
     store, archive = tmp_path / "store", tmp_path / "archive"
     with MessageStore.open(store, StoreConfig.small()) as opened:
         opened.put(Message(topic="orders", body=b"1"))
@@ -137,8 +134,8 @@ class EndlessInput:
 
 
 def test_an_interrupt_that_a_destructor_swallowed_is_heard_all_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     monkeypatch.setattr("sys.stdin", EndlessInput())
     sizes = ["mappedFileSizeCommitLog=65536", "maxHashSlotNum=10", "maxIndexNum=40"]
@@ -162,9 +159,7 @@ class HeldInput:
         raise KeyboardInterrupt
 
 
-def test_an_interrupted_import_says_how_many_lines_are_stored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_import_says_how_many_lines_are_stored(tmp_path, capsys, monkeypatch):
     sizes = ["mappedFileSizeCommitLog=65536", "maxHashSlotNum=10", "maxIndexNum=4000"]
     options = ["-t", "t", "-q", "2", *(part for size in sizes for part in ("-s", size))]
     for stored_before in (0, 512):
@@ -191,13 +186,7 @@ def test_an_interrupted_import_says_how_many_lines_are_stored(
     ],
     ids=" ".join,
 )
-def test_every_error_is_one_line_of_one_form(
-    arguments: list[str],
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_error_is_one_line_of_one_form(arguments, said, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run(arguments) in (2, 3)
     captured = capsys.readouterr()
@@ -208,9 +197,7 @@ def test_every_error_is_one_line_of_one_form(
     assert captured.err.count("\n") == 1
 
 
-def test_completion_is_installed_for_every_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completion_is_installed_for_every_command(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert run(["--install-completion", "--shell", "bash"]) == 0
     [script] = tmp_path.glob(".local/share/bash-completion/completions/*")
@@ -218,9 +205,7 @@ def test_completion_is_installed_for_every_command(
     assert "--follow" in script.read_text()
 
 
-def test_what_the_system_refuses_is_no_finding(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_system_refuses_is_no_finding(tmp_path, capsys):
     MessageStore.open(tmp_path).close()
     (tmp_path / "lock").unlink()
     (tmp_path / "lock").mkdir()
@@ -228,7 +213,7 @@ def test_what_the_system_refuses_is_no_finding(
     assert str(tmp_path / "lock") in capsys.readouterr().err
 
 
-def test_a_directory_in_the_place_of_the_checkpoint_is_moved_away(tmp_path: Path) -> None:
+def test_a_directory_in_the_place_of_the_checkpoint_is_moved_away(tmp_path):
     MessageStore.open(tmp_path).close()
     (tmp_path / "checkpoint").unlink()
     (tmp_path / "checkpoint").mkdir()
@@ -237,7 +222,7 @@ def test_a_directory_in_the_place_of_the_checkpoint_is_moved_away(tmp_path: Path
     assert run(["store", "verify", str(tmp_path)]) == 0
 
 
-def test_a_closed_stdout_keeps_no_command_from_its_work(tmp_path: Path) -> None:
+def test_a_closed_stdout_keeps_no_command_from_its_work(tmp_path):
     (tmp_path / "commitlog").mkdir()
     ended = subprocess.run(
         [sys.executable, "-m", "rocketstore.cli", "store", "verify", str(tmp_path)],
@@ -248,7 +233,7 @@ def test_a_closed_stdout_keeps_no_command_from_its_work(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
-def test_a_closed_stderr_keeps_no_command_from_its_work(tmp_path: Path) -> None:
+def test_a_closed_stderr_keeps_no_command_from_its_work(tmp_path):
     (tmp_path / "commitlog").mkdir()
 
     def command(*arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -264,7 +249,7 @@ def test_a_closed_stderr_keeps_no_command_from_its_work(tmp_path: Path) -> None:
     assert (missing.returncode, missing.stdout) == (3, b"")
 
 
-def test_what_the_store_logs_is_shown_once_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_store_logs_is_shown_once_on_stderr(capsys):
     assert run(["config", "show"]) == run(["config", "show"]) == 0
     capsys.readouterr()
     get_logger("rocketstore.storage").warning("file.problem", problem="none")
@@ -272,7 +257,7 @@ def test_what_the_store_logs_is_shown_once_on_stderr(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "rocketstore: file.problem problem=none\n"
 
 
-def test_what_py4j_says_of_a_broken_call_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_py4j_says_of_a_broken_call_is_not_shown(capsys):
     def log_as(path: str, message: str) -> None:
         record = logging.LogRecord("root", logging.ERROR, path, 1, message, None, None)
         logging.getLogger().handle(record)
@@ -288,7 +273,7 @@ def test_what_py4j_says_of_a_broken_call_is_not_shown(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == "something else\n"
 
 
-def test_what_the_terminal_cannot_show_is_spelt_out(tmp_path: Path) -> None:
+def test_what_the_terminal_cannot_show_is_spelt_out(tmp_path):
     with MessageStore.open(tmp_path, StoreConfig.small()) as opened:
         opened.put(Message(topic="t", body="zwölf €".encode()), 0)
     ended = subprocess.run(

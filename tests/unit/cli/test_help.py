@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from cyclopts import App
@@ -28,9 +27,7 @@ def commands(of: App = app, *words: str) -> Iterator[tuple[list[str], str]]:
             yield from commands(of[word], *words, word)
 
 
-def test_all_that_is_written_of_a_command_is_shown(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_that_is_written_of_a_command_is_shown(capsys, monkeypatch):
     """A line of a list hides the docstring, and an annotation what that says of an option."""
     monkeypatch.setenv("COLUMNS", "1000")
     hidden = []
@@ -45,7 +42,7 @@ def test_all_that_is_written_of_a_command_is_shown(
     assert not hidden
 
 
-def test_a_list_says_what_each_command_does() -> None:
+def test_a_list_says_what_each_command_does():
     """Also of commands that are imported when they are used: in a process that used none."""
     groups = [[], *([name] for name, what, _ in COMMANDS if what == "app")]
     code = f"""
@@ -68,9 +65,7 @@ for group in {groups}:
         assert [line for line in listed if re.fullmatch(r"[\w-]+", line)] == [], group
 
 
-def test_paragraphs_are_filled_in_a_narrow_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paragraphs_are_filled_in_a_narrow_terminal(capsys, monkeypatch):
     monkeypatch.setattr(App, "console", property(lambda _: Console(width=80)))
     for words, _ in commands():
         assert run([*words, "--help"]) == 0
@@ -82,9 +77,7 @@ def test_paragraphs_are_filled_in_a_narrow_terminal(
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "2"])
-def test_help_ends_in_whatever_width(
-    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_ends_in_whatever_width(columns, capsys, monkeypatch):
     """What the parser uses loops for ever where fewer columns are left than it indents by."""
     monkeypatch.setattr(App, "console", property(lambda _: Console()))  # it keeps its first one
     for words, _ in [(["serve", "broker"], ""), (["store", "verify"], ""), ([], "")]:
@@ -99,7 +92,7 @@ def test_help_ends_in_whatever_width(
         assert "Usage:" in capsys.readouterr().out
 
 
-def test_a_reader_of_help_may_leave_early() -> None:
+def test_a_reader_of_help_may_leave_early():
     command = [sys.executable, "-m", "rocketstore", "serve", "broker", "--help"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe) as process:
@@ -109,17 +102,15 @@ def test_a_reader_of_help_may_leave_early() -> None:
     assert (process.returncode, said) == (0, b"")
 
 
-def test_a_usage_names_each_argument_as_the_table_below_it_does(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_usage_names_each_argument_as_the_table_below_it_does(capsys):
     assert run(["store", "import", "--help"]) == 0
     usage = capsys.readouterr().out.splitlines()[0]
     assert usage == "Usage: rocketstore store import --topic STR [OPTIONS] STORE FILE..."
 
 
 def test_no_command_takes_the_current_directory_for_a_variable_without_a_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     """What a shell makes of "$STORE" where it is not set."""
     monkeypatch.chdir(tmp_path)
     asked = []
@@ -136,7 +127,7 @@ def test_no_command_takes_the_current_directory_for_a_variable_without_a_value(
 
 
 @pytest.mark.parametrize("words", [["store"], ["message", "get"]])
-def test_help_is_the_same_where_python_keeps_no_docstrings(words: list[str]) -> None:
+def test_help_is_the_same_where_python_keeps_no_docstrings(words):
     shown = [
         subprocess.run(
             [sys.executable, *optimized, "-m", "rocketstore", *words, "--help"],

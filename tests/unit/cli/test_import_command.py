@@ -33,9 +33,7 @@ def stored(store: Path, queue_id: int = 0) -> list[bytes]:
         return [message.body for message in all_messages(reader, "lines", queue_id)]
 
 
-def test_every_line_becomes_a_message_in_order(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_line_becomes_a_message_in_order(tmp_path, capsys):
     source = tmp_path / "lines.txt"
     lines = [f"line {number}".encode() for number in range(1000)]
     source.write_bytes(b"\n".join(lines) + b"\n")
@@ -44,9 +42,7 @@ def test_every_line_becomes_a_message_in_order(
     assert stored(tmp_path / "store") == lines
 
 
-def test_one_of_a_thing_is_printed_in_the_singular(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_of_a_thing_is_printed_in_the_singular(tmp_path, capsys):
     source, store = tmp_path / "lines.txt", tmp_path / "store"
     source.write_bytes(b"only\n")
     assert import_file(store, source) == 0
@@ -56,7 +52,7 @@ def test_one_of_a_thing_is_printed_in_the_singular(
     assert "1 record, 1 entry in 1 queue, 0 index items: nothing wrong" in told
 
 
-def test_line_ends_of_windows_empty_lines_and_a_last_line_without_end(tmp_path: Path) -> None:
+def test_line_ends_of_windows_empty_lines_and_a_last_line_without_end(tmp_path):
     source = tmp_path / "lines.txt"
     source.write_bytes(b"one\r\n\r\ntwo")
     assert import_file(tmp_path / "store", source) == 0
@@ -64,7 +60,7 @@ def test_line_ends_of_windows_empty_lines_and_a_last_line_without_end(tmp_path: 
 
 
 @pytest.mark.parametrize("order", ["before", "behind", "around"])
-def test_files_may_stand_before_and_after_the_options(order: str, tmp_path: Path) -> None:
+def test_files_may_stand_before_and_after_the_options(order, tmp_path):
     store, first, second = str(tmp_path / "store"), tmp_path / "first", tmp_path / "second"
     first.write_bytes(b"a\n")
     second.write_bytes(b"b\n")
@@ -78,22 +74,20 @@ def test_files_may_stand_before_and_after_the_options(order: str, tmp_path: Path
     assert stored(tmp_path / "store") == [b"a", b"b"]
 
 
-def test_an_import_without_a_file_is_wrong_usage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_import_without_a_file_is_wrong_usage(tmp_path, capsys):
     assert run(["store", "import", str(tmp_path / "store"), "--topic", "lines"]) == 2
     assert "no FILE" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
 
 
-def test_only_the_line_end_is_taken_off(tmp_path: Path) -> None:
+def test_only_the_line_end_is_taken_off(tmp_path):
     source = tmp_path / "lines.txt"
     source.write_bytes(b"a\r\r\nb\n\r\nc\r\r")
     assert import_file(tmp_path / "store", source) == 0
     assert stored(tmp_path / "store") == [b"a\r", b"b", b"", b"c\r"]
 
 
-def test_pipes_and_devices_are_files_of_lines(tmp_path: Path) -> None:
+def test_pipes_and_devices_are_files_of_lines(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(b"a\nb\n",))
@@ -104,13 +98,13 @@ def test_pipes_and_devices_are_files_of_lines(tmp_path: Path) -> None:
     assert import_file(tmp_path / "store", "/dev/null") == 0
 
 
-def test_a_directory_is_called_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_is_called_one(tmp_path, capsys):
     assert import_file(tmp_path / "store", tmp_path) == 3
     assert f"{tmp_path} is a directory" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
 
 
-def test_long_lines_are_not_held_by_the_hundred(tmp_path: Path) -> None:
+def test_long_lines_are_not_held_by_the_hundred(tmp_path):
     held: list[int] = []
 
     class Store:
@@ -125,9 +119,7 @@ def test_long_lines_are_not_held_by_the_hundred(tmp_path: Path) -> None:
     assert max(held) <= 2_000_000
 
 
-def test_a_line_whose_key_cannot_be_stored_is_named_with_its_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_whose_key_cannot_be_stored_is_named_with_its_file(tmp_path, capsys):
     good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
     good.write_bytes(b"a\n")
     bad.write_bytes(b"b\nc\nd\2e\n")
@@ -137,9 +129,7 @@ def test_a_line_whose_key_cannot_be_stored_is_named_with_its_file(
     assert stored(tmp_path / "store") == [b"a", b"b", b"c"]
 
 
-def test_groups_of_the_key_pattern_become_keys(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_groups_of_the_key_pattern_become_keys(tmp_path, capsys):
     source = tmp_path / "access.log"
     source.write_text("GET /orders/17 user=ann\nGET /orders/18 user=bob\n")
     pattern = r"/orders/(\d+) user=(\w+)"
@@ -152,13 +142,13 @@ def test_groups_of_the_key_pattern_become_keys(
     assert (row["keys"], row["tags"], row["queueId"]) == (["18", "bob"], "GET", 3)
 
 
-def test_standard_input_is_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_a_source(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
     assert import_file(tmp_path / "store", "-") == 0
     assert stored(tmp_path / "store") == [b"a", b"b"]
 
 
-def test_a_second_import_goes_on_after_the_first(tmp_path: Path) -> None:
+def test_a_second_import_goes_on_after_the_first(tmp_path):
     source = tmp_path / "lines.txt"
     source.write_bytes(b"a\nb\n")
     assert import_file(tmp_path / "store", source) == 0
@@ -167,9 +157,7 @@ def test_a_second_import_goes_on_after_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", ["retention=true", "fileReservedTime=1"])
-def test_no_import_deletes_expired_files(
-    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_import_deletes_expired_files(setting, tmp_path, monkeypatch):
     started: list[str] = []
     monkeypatch.setattr(Periodic, "start", lambda thread: started.append(thread.name))
     source = tmp_path / "lines.txt"
@@ -180,16 +168,14 @@ def test_no_import_deletes_expired_files(
         assert "rocketstore-retention" in started
 
 
-def test_a_missing_file_makes_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_makes_no_store(tmp_path, capsys):
     assert import_file(tmp_path / "store", tmp_path / "nothing.txt") == 3
     assert "nothing.txt" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize("topic", ["..", "a/b", "", "x" * 128, "ü", "a\0b"])
-def test_a_topic_that_is_no_name_is_refused_before_any_path_is_made(
-    topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_topic_that_is_no_name_is_refused_before_any_path_is_made(topic, tmp_path, capsys):
     source = tmp_path / "lines.txt"
     source.write_bytes(b"a\n")
     command = ["store", "import", str(tmp_path / "store"), str(source), "--topic", topic]
@@ -198,9 +184,7 @@ def test_a_topic_that_is_no_name_is_refused_before_any_path_is_made(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_line_over_the_limit_is_named_and_the_lines_before_are_stored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_over_the_limit_is_named_and_the_lines_before_are_stored(tmp_path, capsys):
     source = tmp_path / "lines.txt"
     source.write_bytes(b"".join(b"%d\n" % number for number in range(300)) + b"x" * 2000 + b"\n")
     assert import_file(tmp_path / "store", source, "--set", "maxMessageSize=1000") == 1
@@ -210,9 +194,7 @@ def test_a_line_over_the_limit_is_named_and_the_lines_before_are_stored(
     assert stored(tmp_path / "store") == [b"%d" % number for number in range(300)]
 
 
-def test_a_store_with_a_writer_exits_5_with_its_pid(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_with_a_writer_exits_5_with_its_pid(tmp_path, capsys):
     source = tmp_path / "lines.txt"
     source.write_bytes(b"a\n")
     with MessageStore.open(tmp_path / "store", small_config()):

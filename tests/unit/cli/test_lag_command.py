@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ def rows_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[st
     return rows
 
 
-def test_a_broker_s_groups_are_shown_with_their_lag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_s_groups_are_shown_with_their_lag(capsys):
     root, manifest = golden_store("broker")
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     rows = rows_of(capsys, str(root))
@@ -31,7 +30,7 @@ def test_a_broker_s_groups_are_shown_with_their_lag(capsys: pytest.CaptureFixtur
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
-def test_groups_and_topics_are_chosen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_groups_and_topics_are_chosen(capsys, tmp_path):
     golden, _ = golden_store("broker")
     root = tmp_path / "store"
     shutil.copytree(golden, root)
@@ -46,7 +45,7 @@ def test_groups_and_topics_are_chosen(capsys: pytest.CaptureFixture[str], tmp_pa
     assert rows_of(capsys, str(root), "-t", "Other")[0]["lag"] == -7
 
 
-def test_an_unknown_topic_is_said_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_topic_is_said_with_those_there_are(capsys):
     root, _ = golden_store("broker")
     for chosen in ([], ["--group", "golden_group"]):
         assert run(["queue", "lag", str(root), "--topic", "nothing", *chosen]) == 1
@@ -56,7 +55,7 @@ def test_an_unknown_topic_is_said_with_those_there_are(capsys: pytest.CaptureFix
         assert "GoldenTopic" in said.err
 
 
-def test_an_unknown_group_is_said_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_group_is_said_with_those_there_are(capsys):
     root, _ = golden_store("broker")
     assert run(["queue", "lag", str(root), "--group", "nobody"]) == 1
     assert "golden_group" in capsys.readouterr().err

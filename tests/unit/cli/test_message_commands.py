@@ -35,7 +35,7 @@ BODIES = {
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory):
     """Queue orders/1 of many messages with one key, and bodies/0 of one of each kind."""
     root = tmp_path_factory.mktemp("cli") / "store"
     with MessageStore.open(root, SMALL) as opened:
@@ -51,7 +51,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_terminal(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -74,18 +74,14 @@ def bodies(
     return {row["keys"][0]: (row["body"], row.get("bodyEncoding")) for row in rows(capsys)}
 
 
-def test_json_has_stored_bytes_as_base64_unless_asked(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_has_stored_bytes_as_base64_unless_asked(store, capsys):
     found = bodies(store, None, capsys)
     assert {kind: base64.b64decode(found[kind][0]) for kind in BODIES} == BODIES
     assert zlib.decompress(base64.b64decode(found["zlib"][0])) == b"deflated text"
     assert {encoding for _, encoding in found.values()} == {None}
 
 
-def test_bodies_are_text_where_they_are_text(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bodies_are_text_where_they_are_text(store, capsys):
     found = bodies(store, "text", capsys)
     assert found["plain"] == ("plain text", "text")
     assert found["empty"] == ("", "text")
@@ -95,32 +91,26 @@ def test_bodies_are_text_where_they_are_text(
     assert found["control"][1] == "base64"
 
 
-def test_bodies_are_json_where_they_are_json(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bodies_are_json_where_they_are_json(store, capsys):
     found = bodies(store, "json", capsys)
     assert found["json"] == ({"n": 12345678901234567890123, "t": "zö"}, "json")
     assert found["plain"] == ("plain text", "text")
     assert found["binary"][1] == "base64"
 
 
-def test_bodies_are_hexadecimal_or_base64_of_the_stored_bytes(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bodies_are_hexadecimal_or_base64_of_the_stored_bytes(store, capsys):
     as_hex, as_base64 = bodies(store, "hex", capsys), bodies(store, "base64", capsys)
     assert {kind: bytes.fromhex(as_hex[kind][0]) for kind in BODIES} == BODIES
     assert {kind: base64.b64decode(as_base64[kind][0]) for kind in BODIES} == BODIES
 
 
-def test_scan_prints_bodies_as_asked(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scan_prints_bodies_as_asked(store, capsys):
     assert run(["store", "scan", str(store), "--body", "text"]) == 0
     found = {row["body"] for row in rows(capsys) if row.get("topic") == "bodies"}
     assert {"plain text", "deflated text"} <= found
 
 
-def test_an_id_is_found_as_people_paste_it_and_a_unique_one_is_said_to_be_a_key(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_id_is_found_as_people_paste_it_and_a_unique_one_is_said_to_be_a_key(tmp_path, capsys):
     unique = "7F00000100002A9F18B4AAC24F7E0001"
     with MessageStore.open(tmp_path, SMALL) as opened:
         message_id = opened.put(Message(topic="t", body=b"x", unique_key=unique)).message_id
@@ -136,9 +126,7 @@ def test_an_id_is_found_as_people_paste_it_and_a_unique_one_is_said_to_be_a_key(
     assert run(["message", "find", str(tmp_path), "-t", "t", "-k", unique, "-o", "jsonl"]) == 0
 
 
-def test_no_byte_of_a_message_steers_the_terminal(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_byte_of_a_message_steers_the_terminal(store, tmp_path, capsys):
     with MessageStore.open(tmp_path, SMALL) as opened:
         escape = Message(topic="t", body=b"ok", tags=CONTROLS, keys=CONTROLS)
         message_id = opened.put(escape, 0).message_id
@@ -159,9 +147,7 @@ def test_no_byte_of_a_message_steers_the_terminal(
 # --- tables -------------------------------------------------------------------------------------
 
 
-def test_a_table_shows_times_of_this_zone_and_text(
-    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_shows_times_of_this_zone_and_text(store, capsys, monkeypatch):
     assert get(store, "-t", "bodies", "-n", "1", "-o", "jsonl") == 0
     [row] = rows(capsys)
     monkeypatch.setenv("TZ", "Asia/Kolkata")
@@ -178,9 +164,7 @@ def test_a_table_shows_times_of_this_zone_and_text(
     assert line.endswith("plain text")
 
 
-def test_tables_fit_eighty_columns(
-    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_fit_eighty_columns(store, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     for command in (
         ["message", "get", str(store), "-t", "orders", "-q", "1"],
@@ -201,7 +185,7 @@ def test_tables_fit_eighty_columns(
         assert max(map(len, printed)) <= 80, command
 
 
-def test_in_a_pipe_keys_are_whole(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_a_pipe_keys_are_whole(store, capsys):
     key = "a-key-that-is-rather-long-" * 4
     with MessageStore.open(store.parent / "long", SMALL) as opened:
         opened.put(Message(topic="t", keys=key, body=b"x" * 200), 0)
@@ -209,9 +193,7 @@ def test_in_a_pipe_keys_are_whole(store: Path, capsys: pytest.CaptureFixture[str
     assert key in capsys.readouterr().out
 
 
-def test_a_table_of_wide_characters_fits_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_of_wide_characters_fits_the_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     with MessageStore.open(tmp_path, SMALL) as opened:
         opened.put(Message(topic="t", body="火箭".encode() * 100), 0)
@@ -235,25 +217,19 @@ def test_a_table_of_wide_characters_fits_the_terminal(
         (["find", "-k", "all", "--max", "3"], f"3 of {COUNT} shown"),
     ],
 )
-def test_what_max_leaves_out_is_said_on_stderr(
-    options: list[str], said: str, store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_max_leaves_out_is_said_on_stderr(options, said, store, capsys):
     assert run(["message", options[0], str(store), "-t", "orders", *options[1:]]) == 0
     assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["get -q 1", "find -k all", "tail"])
-def test_less_than_nothing_is_wrong_usage(
-    command: str, store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_less_than_nothing_is_wrong_usage(command, store, capsys):
     verb, *options = command.split()
     assert run(["message", verb, str(store), "-t", "orders", *options, "-n", "-1"]) == 2
     assert '"-1"' in capsys.readouterr().err
 
 
-def test_no_blank_of_a_wrapped_body_is_lost(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_blank_of_a_wrapped_body_is_lost(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     body = "a  b   c " * 30
     with MessageStore.open(tmp_path, SMALL) as opened:
@@ -268,15 +244,13 @@ def test_no_blank_of_a_wrapped_body_is_lost(
 
 
 @pytest.mark.parametrize("command", ["get -q 1 -n 70", "find -k all -n 70", "find -k k7"])
-def test_nothing_is_said_where_all_is_shown(
-    command: str, store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_said_where_all_is_shown(command, store, capsys):
     verb, *options = command.split()
     assert run(["message", verb, str(store), "-t", "orders", *options]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_entries_left_out_are_counted(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_entries_left_out_are_counted(store, capsys):
     show = ["queue", "show", str(store), "-t", "orders", "-q", "1"]
     assert run([*show, "--offset", "60", "-n", "4"]) == 0
     assert "4 of 10 shown" in capsys.readouterr().err
@@ -302,8 +276,8 @@ def test_entries_left_out_are_counted(store: Path, capsys: pytest.CaptureFixture
     ],
 )
 def test_what_the_store_does_not_have_is_a_sentence_and_exits_1(
-    command: list[str], sentence: str, output: str, store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    command, sentence, output, store, capsys
+):
     assert run([*command[:2], str(store), *command[2:], "-o", output]) == 1
     captured = capsys.readouterr()
     assert captured.out == ("[]\n" if output == "json" else "")
@@ -332,9 +306,7 @@ def test_what_the_store_does_not_have_is_a_sentence_and_exits_1(
         ["pipeline", "restore", "out"],
     ],
 )
-def test_a_path_that_is_not_there_exits_3_with_one_line(
-    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_path_that_is_not_there_exits_3_with_one_line(command, tmp_path, capsys):
     missing = tmp_path / "missing"
     assert run([*command[:2], str(missing), *command[2:]]) == 3
     captured = capsys.readouterr()
@@ -344,9 +316,7 @@ def test_a_path_that_is_not_there_exits_3_with_one_line(
     assert not missing.exists()
 
 
-def test_a_broker_conf_that_is_not_there_exits_3(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broker_conf_that_is_not_there_exits_3(store, capsys):
     assert run(["store", "info", str(store), "--config", "missing.conf"]) == 3
     assert capsys.readouterr().err == "rocketstore: missing.conf: there is no such file\n"
 
@@ -354,9 +324,7 @@ def test_a_broker_conf_that_is_not_there_exits_3(
 # --- times --------------------------------------------------------------------------------------
 
 
-def test_begin_and_end_mean_store_times_everywhere(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_begin_and_end_mean_store_times_everywhere(store, capsys):
     assert get(store, "-t", "orders", "-q", "1", "-n", "70", "-o", "jsonl") == 0
     times = [row["storeTimestamp"] for row in rows(capsys)]
     middle = times[COUNT // 2]
@@ -377,7 +345,7 @@ def test_begin_and_end_mean_store_times_everywhere(
     assert len(found) == after
 
 
-def test_times_of_iso_8601_and_ago() -> None:
+def test_times_of_iso_8601_and_ago():
     now = 1_700_000_000_000
     assert parse_time("-90s", now) == now - 90_000
     assert parse_time("-2h", now) == now - 7_200_000
@@ -391,7 +359,7 @@ def test_times_of_iso_8601_and_ago() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "noon", "192", "1700000000", "-2y", "2023-13-01", "-", "²"])
-def test_what_is_no_time_is_refused(text: str, store: Path) -> None:
+def test_what_is_no_time_is_refused(text, store):
     with pytest.raises(ConfigError, match="is not a time"):
         parse_time(text)
     assert run(["store", "scan", str(store), f"--begin={text}"]) == 2
@@ -400,9 +368,7 @@ def test_what_is_no_time_is_refused(text: str, store: Path) -> None:
 # --- following ----------------------------------------------------------------------------------
 
 
-def test_tail_prints_the_last_messages_of_all_queues(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tail_prints_the_last_messages_of_all_queues(store, capsys):
     tail = ["message", "tail", str(store), "-t", "orders", "-o", "jsonl"]
     assert run([*tail, "-n", "3"]) == 0
     assert [row["queueOffset"] for row in rows(capsys)] == [COUNT - 3, COUNT - 2, COUNT - 1]
@@ -413,7 +379,7 @@ def test_tail_prints_the_last_messages_of_all_queues(
     assert run([*tail[:-1], "json", "--follow"]) == 2
 
 
-def test_tail_follows_the_writer_to_queues_that_are_new(tmp_path: Path) -> None:
+def test_tail_follows_the_writer_to_queues_that_are_new(tmp_path):
     with MessageStore.open(tmp_path, SMALL) as opened:
         opened.put(Message(topic="t", body=b"before"), 0)
         opened.wait_dispatched()
@@ -440,9 +406,7 @@ def test_tail_follows_the_writer_to_queues_that_are_new(tmp_path: Path) -> None:
     assert (tail.returncode, out, err) == (130, "", "")
 
 
-def test_topics_are_listed_with_their_counts(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_topics_are_listed_with_their_counts(store, capsys):
     assert run(["topic", "list", str(store), "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == [
         {"topic": "bodies", "queues": 1, "messages": len(BODIES) + 1},
@@ -450,9 +414,7 @@ def test_topics_are_listed_with_their_counts(
     ]
 
 
-def test_an_empty_range_of_times_is_not_said_to_be_the_end_of_the_queue(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_empty_range_of_times_is_not_said_to_be_the_end_of_the_queue(store, capsys):
     question = ["message", "get", str(store), "-t", "orders", "-q", "1"]
 
     assert run([*question, "--begin", "1971-01-02", "--end", "1971-01-01"]) == 0
@@ -462,9 +424,7 @@ def test_an_empty_range_of_times_is_not_said_to_be_the_end_of_the_queue(
     assert "ends at queue offset" not in said
 
 
-def test_a_topic_is_followed_without_a_look_at_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_is_followed_without_a_look_at_the_others(tmp_path, monkeypatch):
     topics = ["orders", *(f"other-{number}" for number in range(20))]
     listed: list[str] = []
     scandir = os.scandir

@@ -7,9 +7,7 @@ from support.terminal import Terminal
 
 
 @pytest.mark.parametrize(("unit", "said"), [("bytes", "MB"), ("tasks", "tasks/s")])
-def test_a_command_shows_how_far_it_is(
-    unit: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_shows_how_far_it_is(unit, said, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
@@ -20,7 +18,7 @@ def test_a_command_shows_how_far_it_is(
     assert said in terminal.getvalue()
 
 
-def test_nothing_is_said_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_said_where_nobody_looks(capsys):
     with progress("scanning", total=1) as advance:
         advance(1)
     assert capsys.readouterr().err == ""

@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from support.trees import tree_with_times
 
 
 @pytest.fixture
-def basic() -> Path:
+def basic():
     return golden_case("basic") / "store"
 
 
@@ -35,9 +34,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_scan_prints_every_record_and_blank_of_the_manifest(
-    basic: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scan_prints_every_record_and_blank_of_the_manifest(basic, capsys):
     assert run(["store", "scan", str(basic), "--output", "jsonl"]) == 0
     records = manifest(basic.parent)["records"]
     for row, record in zip(lines(capsys), records, strict=True):
@@ -53,16 +50,12 @@ def test_scan_prints_every_record_and_blank_of_the_manifest(
         assert row["bodySize"] == record["bodyLen"] == len(base64.b64decode(row["body"]))
 
 
-def test_scan_between_offsets_prints_only_what_starts_there(
-    basic: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scan_between_offsets_prints_only_what_starts_there(basic, capsys):
     assert run(["store", "scan", str(basic), "--begin-offset", "192", "--end-offset", "520"]) == 0
     assert [row["physicalOffset"] for row in lines(capsys)] == [192, 351]
 
 
-def test_scan_of_a_flipped_bit_reports_one_damaged_record_and_exits_4(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_scan_of_a_flipped_bit_reports_one_damaged_record_and_exits_4(capsys):
     store = golden_case("crash") / "bitflip_middle_last_file" / "in"
     assert run(["store", "scan", str(store), "--damage-only"]) == 4
     [damage] = lines(capsys)
@@ -81,14 +74,7 @@ def test_scan_of_a_flipped_bit_reports_one_damaged_record_and_exits_4(
         ("half zeros", 32_768, "unwritten hole: zeros up to the file's end"),
     ],
 )
-def test_scan_reports_a_file_that_the_log_lost(
-    basic: Path,
-    loss: str,
-    size: int,
-    reason: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_scan_reports_a_file_that_the_log_lost(basic, loss, size, reason, tmp_path, capsys):
     store = shutil.copytree(basic, tmp_path / "store")
     path = store / "commitlog" / f"{458752:020d}"
     whole = path.read_bytes()
@@ -108,9 +94,7 @@ def test_scan_reports_a_file_that_the_log_lost(
     assert run(["store", "scan", str(store), "--damage-only", "--begin-offset", "524288"]) == 0
 
 
-def test_scan_finds_no_damage_where_nothing_was_written_yet(
-    basic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scan_finds_no_damage_where_nothing_was_written_yet(basic, tmp_path, capsys):
     store = shutil.copytree(basic, tmp_path / "store")
     for number in (19, 20, 30):  # made ahead, the last one by somebody else
         (store / "commitlog" / f"{number * 65_536:020d}").write_bytes(bytes(65_536))
@@ -118,9 +102,7 @@ def test_scan_finds_no_damage_where_nothing_was_written_yet(
     assert lines(capsys) == []
 
 
-def test_scan_goes_on_where_a_writer_deletes_the_oldest_file_meanwhile(
-    basic: Path, tmp_path: Path
-) -> None:
+def test_scan_goes_on_where_a_writer_deletes_the_oldest_file_meanwhile(basic, tmp_path):
     store = shutil.copytree(basic, tmp_path / "store")
     scan = LogScan(store, StoreConfig(), None, None)
     (store / "commitlog" / f"{0:020d}").unlink()
@@ -129,9 +111,7 @@ def test_scan_goes_on_where_a_writer_deletes_the_oldest_file_meanwhile(
     assert {row["kind"] for row in rows} == {"message", "blank"}
 
 
-def test_a_store_that_has_no_message_yet_scans_as_empty(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_that_has_no_message_yet_scans_as_empty(tmp_path, capsys):
     MessageStore.open(tmp_path).close()
     assert run(["store", "scan", str(tmp_path)]) == 0
     assert lines(capsys) == []
@@ -144,9 +124,9 @@ def test_a_store_that_has_no_message_yet_scans_as_empty(
      "queue show -t orders -q 0", "queue lag", "delay list", "transaction list"],
 )  # fmt: skip
 def test_a_first_message_that_comes_beside_a_command_is_nothing_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    command: str, *, is_dispatched: bool,
-) -> None:  # fmt: skip
+    tmp_path, monkeypatch, capsys,
+    command, *, is_dispatched,
+):  # fmt: skip
     """Neither where a directory was listed before it and another one after it."""
     words = command.split()
 
@@ -173,9 +153,7 @@ def test_a_first_message_that_comes_beside_a_command_is_nothing_wrong(
         at(number)
 
 
-def test_queue_list_prints_offsets_of_every_queue(
-    basic: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_queue_list_prints_offsets_of_every_queue(basic, capsys):
     assert run(["queue", "list", str(basic), "--output", "jsonl"]) == 0
     printed = {
         (row["topic"], str(row["queueId"])): (row["minOffset"], row["maxOffset"])
@@ -190,9 +168,7 @@ def test_queue_list_prints_offsets_of_every_queue(
     assert printed == expected
 
 
-def test_queue_show_prints_entries_as_stored(
-    basic: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_queue_show_prints_entries_as_stored(basic, capsys):
     assert run(["queue", "show", str(basic), "--topic", "TopicA", "--output", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     expected = manifest(basic.parent)["consumeQueues"]["TopicA"]["0"]["entries"]
@@ -200,7 +176,7 @@ def test_queue_show_prints_entries_as_stored(
     assert [row["queueOffset"] for row in rows] == list(range(len(expected)))
 
 
-def test_queue_show_prints_what_entries_refer_to(capsys: pytest.CaptureFixture[str]) -> None:
+def test_queue_show_prints_what_entries_refer_to(capsys):
     store = golden_case("cqext") / "store"
     command = ["queue", "show", str(store), "--topic", "ExtTopic", "--queue", "1"]
     assert run([*command, "--output", "json"]) == 0
@@ -212,17 +188,13 @@ def test_queue_show_prints_what_entries_refer_to(capsys: pytest.CaptureFixture[s
     assert expected[1][4] in capsys.readouterr().out
 
 
-def test_message_get_reads_over_several_pages(
-    basic: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_message_get_reads_over_several_pages(basic, capsys):
     command = ["message", "get", str(basic), "--topic", "TopicA", "--max", "100"]
     assert run([*command, "--output", "jsonl"]) == 0
     assert [row["queueOffset"] for row in lines(capsys)] == list(range(100))
 
 
-def test_an_answer_without_messages_is_an_answer(
-    basic: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_answer_without_messages_is_an_answer(basic, capsys):
     for command in (
         ["message", "get", str(basic), "--topic", "TopicA", "--offset", "100000"],
         ["message", "find", str(basic), "--topic", "TopicA", "--key", "nobody"],
@@ -233,32 +205,26 @@ def test_an_answer_without_messages_is_an_answer(
         assert len(captured.err.splitlines()) == 1
 
 
-def test_message_find_prints_the_offsets_of_the_manifest(
-    basic: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_message_find_prints_the_offsets_of_the_manifest(basic, capsys):
     command = ["message", "find", str(basic), "--topic", "TopicB", "--key", "shared2"]
     assert run([*command, "--output", "jsonl"]) == 0
     printed = [row["physicalOffset"] for row in lines(capsys)]
     assert sorted(printed) == sorted(manifest(basic.parent)["index"]["TopicB#shared2"])
 
 
-def test_message_id_prints_the_message(basic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_message_id_prints_the_message(basic, capsys):
     message_id = "7F00000100002A9F0000000000120000"
     assert run(["message", "id", str(basic), message_id, "--output", "jsonl"]) == 0
     [row] = lines(capsys)
     assert (row["physicalOffset"], row["msgId"]) == (1179648, message_id)
 
 
-def test_invalid_message_id_is_a_usage_error(
-    basic: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_message_id_is_a_usage_error(basic, capsys):
     assert run(["message", "id", str(basic), "7F0"]) == 2
     assert "32 or 56" in capsys.readouterr().err
 
 
-def test_index_list_prints_the_headers_of_the_manifest(
-    basic: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_index_list_prints_the_headers_of_the_manifest(basic, capsys):
     sizes = ["--set", "maxHashSlotNum=500", "--set", "maxIndexNum=2000"]
     assert run(["index", "list", str(basic), *sizes, "--output", "jsonl"]) == 0
     printed = [(row["file"], row["indexCount"], row["hashSlotCount"]) for row in lines(capsys)]
@@ -266,7 +232,7 @@ def test_index_list_prints_the_headers_of_the_manifest(
     assert printed == [(h["file"], h["indexCount"], h["hashSlotCount"]) for h in headers]
 
 
-def test_info_counts_what_the_store_holds(basic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_counts_what_the_store_holds(basic, capsys):
     assert run(["store", "info", str(basic), "--output", "json"]) == 0
     info = json.loads(capsys.readouterr().out)
     facts = manifest(basic.parent)
@@ -279,8 +245,8 @@ def test_info_counts_what_the_store_holds(basic: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("content", [b"", bytes(10)])
 def test_info_of_a_store_whose_checkpoint_was_cut_off_tells_the_rest(
-    basic: Path, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    basic, content, tmp_path, capsys
+):
     store = shutil.copytree(basic, tmp_path / "store")
     (store / "checkpoint").write_bytes(content)
     assert run(["store", "info", str(store), "--output", "json"]) == 0
@@ -291,9 +257,7 @@ def test_info_of_a_store_whose_checkpoint_was_cut_off_tells_the_rest(
     assert f"found {len(content)} bytes" in finding
 
 
-def test_info_of_a_store_whose_index_files_were_cut_off_tells_the_rest(
-    basic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_info_of_a_store_whose_index_files_were_cut_off_tells_the_rest(basic, tmp_path, capsys):
     store = shutil.copytree(basic, tmp_path / "store")
     for path in (store / "index").iterdir():
         os.truncate(path, 9999)
@@ -303,9 +267,7 @@ def test_info_of_a_store_whose_index_files_were_cut_off_tells_the_rest(
     assert "cannot be learnt from its 9999 bytes" in info["findings"][-1]
 
 
-def test_reading_commands_change_no_byte_and_no_time(
-    basic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reading_commands_change_no_byte_and_no_time(basic, tmp_path, capsys):
     store = tmp_path / "store"
     shutil.copytree(basic, store)
     before = tree_with_times(store)
@@ -337,9 +299,7 @@ def test_reading_commands_change_no_byte_and_no_time(
         ["message", "get", "--topic", "T"],
     ],
 )
-def test_a_directory_that_is_no_store_exits_4_with_one_line(
-    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_that_is_no_store_exits_4_with_one_line(command, tmp_path, capsys):
     assert run([*command[:2], str(tmp_path), *command[2:]]) == 4
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -358,14 +318,12 @@ def test_a_directory_that_is_no_store_exits_4_with_one_line(
         ["store", "repair", "x", "--policy", "hope"],
     ],
 )
-def test_wrong_usage_exits_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_2(arguments, capsys):
     assert run(arguments) == 2
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_info_says_what_the_store_s_own_check_knows(
-    basic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_info_says_what_the_store_s_own_check_knows(basic, tmp_path, capsys):
     store = tmp_path / "store"
     shutil.copytree(basic, store)
     run(["store", "info", str(store), "--output", "json"])

@@ -19,12 +19,12 @@ from support.trees import tree
 
 
 @pytest.fixture
-def basic(tmp_path: Path) -> Path:
+def basic(tmp_path):
     return Path(shutil.copytree(golden_case("basic") / "store", tmp_path / "store"))
 
 
 @pytest.fixture
-def flipped(tmp_path: Path) -> Path:
+def flipped(tmp_path):
     source = golden_case("crash") / "bitflip_middle_last_file" / "in"
     return Path(shutil.copytree(source, tmp_path / "store"))
 
@@ -34,16 +34,14 @@ def run_json(capsys: pytest.CaptureFixture[str], *command: str) -> tuple[int, di
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_verify_of_a_healthy_store_exits_0(basic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_of_a_healthy_store_exits_0(basic, capsys):
     code, report = run_json(capsys, "store", "verify", str(basic))
     assert code == 0
     assert report["counts"]["messageCount"] == 1489
     assert [f for f in report["findings"] if f["severity"] != "note"] == []
 
 
-def test_verify_of_a_flipped_bit_exits_4_and_names_the_place(
-    flipped: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_of_a_flipped_bit_exits_4_and_names_the_place(flipped, capsys):
     code, report = run_json(capsys, "store", "verify", str(flipped))
     assert code == 4
     [damage] = [f for f in report["findings"] if f["kind"] == "log-damage"]
@@ -51,9 +49,7 @@ def test_verify_of_a_flipped_bit_exits_4_and_names_the_place(
     assert damage["offset"] == 526666 - 524288
 
 
-def test_repair_exits_1_for_what_it_finds_and_leaves(
-    basic: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_repair_exits_1_for_what_it_finds_and_leaves(basic, capsys):
     (basic / "config").mkdir(exist_ok=True)
     (basic / "config" / "topics.json").write_text('{"topicConfigTable":{}}')
     (basic / "config" / "topics.json.bak").write_text("{")
@@ -63,9 +59,7 @@ def test_repair_exits_1_for_what_it_finds_and_leaves(
     assert (verified, repaired) == (1, 1)
 
 
-def test_a_dry_run_says_what_it_would_do_and_changes_nothing(
-    flipped: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_says_what_it_would_do_and_changes_nothing(flipped, capsys):
     before = tree(flipped)
     _, report = run_json(capsys, "store", "repair", str(flipped), "--dry-run")
     assert report["dryRun"] is True
@@ -74,8 +68,8 @@ def test_a_dry_run_says_what_it_would_do_and_changes_nothing(
 
 
 def test_salvage_keeps_every_record_around_a_flipped_bit_and_says_what_a_broker_loses(
-    flipped: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    flipped, capsys
+):
     code, report = run_json(capsys, "store", "repair", str(flipped))
     assert code == 4  # the damage in the middle stays, and is in the store now
     assert report["counts"]["messageCount"] == 1099
@@ -84,9 +78,7 @@ def test_salvage_keeps_every_record_around_a_flipped_bit_and_says_what_a_broker_
     assert (code, again["actions"]) == (4, [])
 
 
-def test_compatible_ends_where_the_java_store_ends(
-    flipped: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compatible_ends_where_the_java_store_ends(flipped, capsys):
     code, report = run_json(capsys, "store", "repair", str(flipped), "--policy", "compatible")
     assert code == 1
     assert report["counts"]["maxPhysicalOffset"] == 526666
@@ -95,9 +87,7 @@ def test_compatible_ends_where_the_java_store_ends(
 
 
 @pytest.mark.parametrize(("noun", "directory"), [("queue", "consumequeue"), ("index", "index")])
-def test_rebuild_gives_what_was_there_and_keeps_the_old_files(
-    noun: str, directory: str, basic: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rebuild_gives_what_was_there_and_keeps_the_old_files(noun, directory, basic, capsys):
     before = tree(basic / directory)
     code, report = run_json(capsys, noun, "rebuild", str(basic))
     assert code == 1
@@ -109,9 +99,7 @@ def test_rebuild_gives_what_was_there_and_keeps_the_old_files(
     assert run(["store", "verify", str(basic)]) == 0
 
 
-def test_rebuild_brings_back_queues_that_were_lost(
-    basic: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rebuild_brings_back_queues_that_were_lost(basic, capsys):
     before = tree(basic / "consumequeue")
     shutil.rmtree(basic / "consumequeue")
     # No queue file is left to learn the size from.
@@ -124,9 +112,7 @@ def test_rebuild_brings_back_queues_that_were_lost(
 @pytest.mark.parametrize(
     "command", ["scan --damage-only", "verify", "scrub --rate 0", "repair --dry-run", "repair"]
 )
-def test_a_verdict_is_the_same_where_no_one_reads_what_was_found(
-    flipped: Path, command: str
-) -> None:
+def test_a_verdict_is_the_same_where_no_one_reads_what_was_found(flipped, command):
     """As of ``rocketstore store verify STORE | head``."""
     assert exit_code_of([*command.split(), str(flipped)], read_bytes=0) == 4
 
@@ -142,17 +128,15 @@ def exit_code_of(words: list[str], *, read_bytes: int) -> int:
 
 @pytest.mark.parametrize(("damaged", "expected"), [(0, 4), (-1, 0)])
 def test_a_scan_whose_reader_leaves_ends_with_the_verdict_on_what_it_met(
-    tmp_path: Path, damaged: int, expected: int
-) -> None:
+    tmp_path, damaged, expected
+):
     """As of ``rocketstore store scan STORE | head``, which reads no terabyte to its end."""
     offsets = build_store(tmp_path, 2000, Clock())  # more lines than a pipe takes
     flip_body(tmp_path, offsets[damaged])
     assert exit_code_of(["scan", str(tmp_path)], read_bytes=100) == expected
 
 
-def test_repair_refuses_a_store_with_a_writer(
-    basic: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_repair_refuses_a_store_with_a_writer(basic, capsys):
     with MessageStore.open(basic):
         for command in (
             ["store", "repair", str(basic)],

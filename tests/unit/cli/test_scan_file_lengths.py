@@ -34,12 +34,8 @@ def damage_of(rows: list[dict]) -> list[dict]:
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("surplus", [100, LOG_FILE_BYTES])
 def test_of_a_file_that_is_too_long_everything_intact_is_listed(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    number: int,
-    surplus: int,
-) -> None:
+    tmp_path, capsys, options, number, surplus
+):
     offsets = build_store(tmp_path, 70, Clock())
     assert LOG_FILE_BYTES < offsets[-1] < 2 * LOG_FILE_BYTES
     path = tmp_path / "commitlog" / file_name(number * LOG_FILE_BYTES)
@@ -54,9 +50,7 @@ def test_of_a_file_that_is_too_long_everything_intact_is_listed(
 
 @pytest.mark.parametrize("options", [[], SET])
 @pytest.mark.parametrize("kept", [3000, 8192, 16_000])
-def test_of_a_last_file_that_is_too_short_what_is_left_is_listed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], kept: int
-) -> None:
+def test_of_a_last_file_that_is_too_short_what_is_left_is_listed(tmp_path, capsys, options, kept):
     offsets = build_store(tmp_path, 70, Clock())
     path = tmp_path / "commitlog" / file_name(LOG_FILE_BYTES)
     os.truncate(path, kept)
@@ -71,9 +65,7 @@ def test_of_a_last_file_that_is_too_short_what_is_left_is_listed(
 
 
 @pytest.mark.parametrize("length", [LOG_FILE_BYTES - 5000, LOG_FILE_BYTES + 5000])
-def test_of_a_middle_file_with_another_length_all_others_are_listed_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], length: int
-) -> None:
+def test_of_a_middle_file_with_another_length_all_others_are_listed_too(tmp_path, capsys, length):
     offsets = build_store(tmp_path, 130, Clock())
     path = tmp_path / "commitlog" / file_name(LOG_FILE_BYTES)
     os.truncate(path, length)
@@ -84,9 +76,7 @@ def test_of_a_middle_file_with_another_length_all_others_are_listed_too(
     assert any(f"expected {LOG_FILE_BYTES} bytes" in row["reason"] for row in damage_of(rows))
 
 
-def test_all_files_may_have_a_wrong_length(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_files_may_have_a_wrong_length(tmp_path, capsys):
     offsets = build_store(tmp_path, 70, Clock())
     for number in (0, 1):
         os.truncate(tmp_path / "commitlog" / file_name(number * LOG_FILE_BYTES), 20_000)
@@ -96,9 +86,7 @@ def test_all_files_may_have_a_wrong_length(
     assert code == 4
 
 
-def test_a_file_that_begins_where_none_does_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_begins_where_none_does_is_reported(tmp_path, capsys):
     offsets = build_store(tmp_path, 70, Clock())
     stray = tmp_path / "commitlog" / file_name(1000)
     stray.write_bytes(b"x" * 50)

@@ -1,8 +1,6 @@
 """``rocketstore store scrub``: prints damage, keeps its rate, changes nothing."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,12 +14,12 @@ from support.small_store import LOG_FILE_BYTES, build_store, log_path, open_stor
 
 
 @pytest.fixture
-def store() -> Iterator[tuple[Path, list[int]]]:
+def store():
     with memory_directory() as root:
         yield root, build_store(root, 200, Clock())
 
 
-def test_a_store_of_java_is_fine_and_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_of_java_is_fine_and_stays_as_it_is(capsys):
     root = golden_case("basic") / "store"
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     assert run(["store", "scrub", str(root), "--rate", "0"]) == 0
@@ -29,9 +27,7 @@ def test_a_store_of_java_is_fine_and_stays_as_it_is(capsys: pytest.CaptureFixtur
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
-def test_damage_is_printed_and_is_exit_code_4(
-    store: tuple[Path, list[int]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damage_is_printed_and_is_exit_code_4(store, capsys):
     root, offsets = store
     overwrite(root, offsets[5] + 100, b"\xff\xff")
     overwrite(root, offsets[-1] + 100, b"\xff\xff")
@@ -45,9 +41,7 @@ def test_damage_is_printed_and_is_exit_code_4(
     assert not (root / "damage-map.json").exists()
 
 
-def test_beside_a_writer_the_file_that_is_written_is_left_out(
-    store: tuple[Path, list[int]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_beside_a_writer_the_file_that_is_written_is_left_out(store, capsys):
     root, offsets = store
     with open_store(root, Clock()):
         overwrite(root, offsets[-1] + 100, b"\xff\xff")
@@ -56,7 +50,7 @@ def test_beside_a_writer_the_file_that_is_written_is_left_out(
     capsys.readouterr()
 
 
-def test_the_rate_is_kept(store: tuple[Path, list[int]]) -> None:
+def test_the_rate_is_kept(store):
     root, _ = store
     check = ColdCheck(root, StoreConfig())
     slept: list[float] = []
@@ -68,16 +62,12 @@ def test_the_rate_is_kept(store: tuple[Path, list[int]]) -> None:
 
 
 @pytest.mark.parametrize("rate", ["fast", "1.5M", "-1", "12T", ""])
-def test_an_invalid_rate_is_wrong_usage(
-    store: tuple[Path, list[int]], capsys: pytest.CaptureFixture[str], rate: str
-) -> None:
+def test_an_invalid_rate_is_wrong_usage(store, capsys, rate):
     assert run(["store", "scrub", str(store[0]), f"--rate={rate}"]) == 2
     assert "rate" in capsys.readouterr().err
 
 
-def test_a_directory_that_is_no_store_is_said_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_that_is_no_store_is_said_so(tmp_path, capsys):
     assert run(["store", "scrub", str(tmp_path)]) == 4
     assert "is not a store" in capsys.readouterr().err
     (tmp_path / "commitlog").mkdir()

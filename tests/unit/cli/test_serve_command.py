@@ -52,9 +52,7 @@ def filled(root: Path, *, first: int = 0) -> Path:
     return root
 
 
-def test_a_master_without_a_port_listens_at_the_loopback_and_that_of_4_9(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_master_without_a_port_listens_at_the_loopback_and_that_of_4_9(tmp_path, monkeypatch):
     asked = []
 
     def opening(_root: Path, config: StoreConfig) -> None:
@@ -66,9 +64,7 @@ def test_a_master_without_a_port_listens_at_the_loopback_and_that_of_4_9(
     assert asked == [("127.0.0.1", 10912)]
 
 
-def test_a_slave_follows_begins_again_where_it_must_and_says_how_far_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slave_follows_begins_again_where_it_must_and_says_how_far_it_is(tmp_path, capsys):
     master = filled(tmp_path / "master")
     slave = filled(tmp_path / "slave", first=1000)  # another log
     other = log_bytes(slave, end_of(slave))
@@ -92,7 +88,7 @@ def test_a_slave_follows_begins_again_where_it_must_and_says_how_far_it_is(
     assert not (slave / "abort").exists()
 
 
-def test_a_log_is_set_aside_once(tmp_path: Path) -> None:
+def test_a_log_is_set_aside_once(tmp_path):
     slave = filled(tmp_path / "slave", first=1000)
     (slave / "commitlog.replaced").mkdir()
     with open_master(tmp_path / "master") as master:
@@ -111,26 +107,20 @@ def test_a_log_is_set_aside_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["serve", "slave"], ["replica", "status"]])
-def test_without_a_master_there_is_nothing_to_follow(
-    tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_master_there_is_nothing_to_follow(tmp_path, command, capsys):
     root = filled(tmp_path / "store")
     assert run([*command, str(root)]) == 2
     assert "--master" in capsys.readouterr().err
 
 
-def test_a_master_that_is_not_there_is_not_reached(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_master_that_is_not_there_is_not_reached(tmp_path, capsys):
     root = filled(tmp_path / "store")
     assert run(["replica", "status", str(root), "--master", "127.0.0.1:1"]) == 3
     assert "127.0.0.1:1: connection refused" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("was_empty", [False, True])
-def test_a_slave_that_was_there_first_takes_the_files_of_its_master(
-    tmp_path: Path, *, was_empty: bool
-) -> None:
+def test_a_slave_that_was_there_first_takes_the_files_of_its_master(tmp_path, *, was_empty):
     master, slave = filled(tmp_path / "master"), tmp_path / "slave"
     if was_empty:  # made by an earlier start, with the usual size
         MessageStore.open(slave).close()
@@ -168,9 +158,7 @@ def connected(clients: contextlib.ExitStack, said: str, count: int) -> str:
 
 
 @pytest.mark.parametrize(("command", "question"), [("broker", 28), ("namesrv", 106)])
-def test_more_clients_are_served_than_a_login_has_files(
-    tmp_path: Path, command: str, question: int
-) -> None:
+def test_more_clients_are_served_than_a_login_has_files(tmp_path, command, question):
     asked = (*BROKER, str(tmp_path)) if command == "broker" else (command, "--port=0")
     with serving(*asked, starts_by=files(64, 512)) as said, contextlib.ExitStack() as clients:
         address = connected(clients, said, 128)
@@ -178,7 +166,7 @@ def test_more_clients_are_served_than_a_login_has_files(
             assert wire.ask(question).code == 0
 
 
-def test_a_store_has_files_left_however_many_clients_come(tmp_path: Path) -> None:
+def test_a_store_has_files_left_however_many_clients_come(tmp_path):
     asked = (*BROKER, str(tmp_path))
     with serving(*asked, starts_by=files(160, 160)) as said, contextlib.ExitStack() as clients:
         first = clients.enter_context(Wire(connected(clients, said, 0)))
@@ -200,7 +188,7 @@ with Broker() as broker:
 
 
 @pytest.mark.parametrize(("hard", "said"), [(512, "descriptors.raised"), (64, "too many conn")])
-def test_a_broker_inside_a_program_serves_as_many_clients_and_says_it(hard: int, said: str) -> None:
+def test_a_broker_inside_a_program_serves_as_many_clients_and_says_it(hard, said):
     """A program's limit is left alone until there are too few, and then the log says so."""
     pipe = subprocess.PIPE
     command = [*files(64, hard), sys.executable, "-c", INSIDE_A_PROGRAM]
@@ -227,9 +215,7 @@ def test_a_broker_inside_a_program_serves_as_many_clients_and_says_it(hard: int,
 
 
 @pytest.mark.parametrize("asked", [BROKER, ("master", "--set=haListenPort=0"), NAME_SERVER])
-def test_kill_3_shows_where_each_thread_is_and_ends_nothing(
-    tmp_path: Path, asked: tuple[str, ...]
-) -> None:
+def test_kill_3_shows_where_each_thread_is_and_ends_nothing(tmp_path, asked):
     store = [] if asked is NAME_SERVER else [str(tmp_path / "store")]
     run_by = [sys.executable, "-m", "rocketstore", "serve", *asked, *store]
     pipe = subprocess.PIPE
@@ -248,7 +234,7 @@ def test_kill_3_shows_where_each_thread_is_and_ends_nothing(
             process.kill()
 
 
-def test_all_signals_are_handled_as_before_once_it_stopped() -> None:
+def test_all_signals_are_handled_as_before_once_it_stopped():
     def handlers() -> list[object]:
         return [signal.getsignal(number) for number in sorted(signal.valid_signals())]
 
@@ -260,7 +246,7 @@ def test_all_signals_are_handled_as_before_once_it_stopped() -> None:
     assert handlers() == before
 
 
-def test_the_end_of_a_terminal_asks_to_stop_unless_it_is_ignored() -> None:
+def test_the_end_of_a_terminal_asks_to_stop_unless_it_is_ignored():
     before = signal.getsignal(signal.SIGHUP)
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup has it

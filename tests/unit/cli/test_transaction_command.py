@@ -20,9 +20,7 @@ def rows_of(capsys: pytest.CaptureFixture[str], root: Path) -> list[dict[str, An
     return rows
 
 
-def test_open_transactions_are_shown_beside_their_writer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_open_transactions_are_shown_beside_their_writer(tmp_path, capsys):
     stores = TransactionStores(tmp_path)
     store = stores.store
     message = Message(topic="orders", body=b"x", born_timestamp_ms=START_MS)
@@ -51,7 +49,7 @@ def test_open_transactions_are_shown_beside_their_writer(
     store.abandon()
 
 
-def test_a_broker_left_nothing_open(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_left_nothing_open(capsys):
     root, _ = golden_store("broker")
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     assert rows_of(capsys, root) == []

@@ -5,7 +5,6 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -28,9 +27,7 @@ class Writes(io.StringIO):
 @pytest.mark.parametrize(
     ("say", "line"), [(print_on_stderr, "ready\n"), (complain, "rocketstore: ready\n")]
 )
-def test_a_line_is_one_write(
-    monkeypatch: pytest.MonkeyPatch, say: Callable[[str], None], line: str
-) -> None:
+def test_a_line_is_one_write(monkeypatch, say, line):
     stream = Writes()
     monkeypatch.setattr(sys, "stderr", stream)
     say("ready")
@@ -38,7 +35,7 @@ def test_a_line_is_one_write(
 
 
 @pytest.mark.parametrize("why", [errno.EPIPE, errno.ENOSPC, errno.EIO])
-def test_a_line_that_cannot_be_written_is_lost(monkeypatch: pytest.MonkeyPatch, why: int) -> None:
+def test_a_line_that_cannot_be_written_is_lost(monkeypatch, why):
     class Full(io.StringIO):
         def write(self, _text: str) -> int:
             raise OSError(why, os.strerror(why))
@@ -47,7 +44,7 @@ def test_a_line_that_cannot_be_written_is_lost(monkeypatch: pytest.MonkeyPatch, 
     complain("ready")
 
 
-def test_no_command_prints_on_stderr_by_print() -> None:
+def test_no_command_prints_on_stderr_by_print():
     """`print` writes a line and its end apart: a script that waits for "ready" waits forever."""
     found = [
         f"{path.name}:{node.lineno}"

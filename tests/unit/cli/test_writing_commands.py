@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,12 +52,12 @@ def commands(of: Any, name: str = "") -> Iterator[str]:
         yield name.strip()
 
 
-def test_every_command_is_known_to_write_to_serve_or_to_read() -> None:
+def test_every_command_is_known_to_write_to_serve_or_to_read():
     assert set(commands(app)) == {*WRITING, *SERVING, *READING, *ON_SPARK}
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(tmp_path):
     """A store with a message that is overdue for years."""
     with open_small(tmp_path / "store", Clock()) as opened:
         opened.put(Message(topic="orders", body=b"late", properties={"DELAY": "1"}))
@@ -66,9 +65,7 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", WRITING)
-def test_a_writing_command_runs_no_service(
-    command: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writing_command_runs_no_service(command, store, tmp_path, monkeypatch):
     started: set[str] = set()
     start = ServiceThread.start
 
@@ -100,9 +97,7 @@ def test_a_writing_command_runs_no_service(
     assert not (store / "config" / "delayOffset.json").exists()
 
 
-def test_nothing_is_imported_into_a_memory_topic(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_imported_into_a_memory_topic(tmp_path, capsys):
     root, lines = tmp_path / "store", tmp_path / "lines.txt"
     with open_small(root, memory_topic_enable=True) as opened:
         opened.memory_topics.create("ticks")

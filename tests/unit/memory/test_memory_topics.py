@@ -81,7 +81,7 @@ def shown(value: Any) -> Any:
     return value
 
 
-def test_it_answers_as_a_topic_on_the_disk_does(root: Path) -> None:
+def test_it_answers_as_a_topic_on_the_disk_does(root):
     """The oracle is the store itself: one script for a topic of each kind."""
 
     def script(store: MessageStore, topic: str, clock: Clock) -> Iterator[Any]:
@@ -128,7 +128,7 @@ def test_it_answers_as_a_topic_on_the_disk_does(root: Path) -> None:
         assert in_memory == on_disk, number
 
 
-def test_no_file_is_made_written_or_read(root: Path) -> None:
+def test_no_file_is_made_written_or_read(root):
     with open_memory(root, memory_topic_max_bytes=3000) as store:
         store.put(message(DISK))
         store.wait_dispatched()
@@ -145,7 +145,7 @@ def test_no_file_is_made_written_or_read(root: Path) -> None:
         assert store.find(CACHE, "k") == []
 
 
-def test_a_restart_begins_with_nothing(root: Path) -> None:
+def test_a_restart_begins_with_nothing(root):
     with open_memory(root) as store:
         store.put(message(CACHE, 1))
         store.put(message(DISK, 2))
@@ -157,7 +157,7 @@ def test_a_restart_begins_with_nothing(root: Path) -> None:
         assert bodies(store, CACHE) == [3]
 
 
-def test_a_group_loses_nothing_that_comes_after_a_restart(root: Path) -> None:
+def test_a_group_loses_nothing_that_comes_after_a_restart(root):
     """Its offset from before would lie beyond the end of the new queue."""
 
     def consumed(count: int) -> list[int]:
@@ -182,7 +182,7 @@ def test_a_group_loses_nothing_that_comes_after_a_restart(root: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"topicConfigTable": {"a": 7}}', '{"a": [1'])
-def test_a_broken_table_of_topics_is_an_error(root: Path, content: str) -> None:
+def test_a_broken_table_of_topics_is_an_error(root, content):
     path = root / "config" / "topics.json"
     path.parent.mkdir()
     path.write_text(content)
@@ -191,7 +191,7 @@ def test_a_broken_table_of_topics_is_an_error(root: Path, content: str) -> None:
     MessageStore.open(root, StoreConfig.small(), threads=False).close()
 
 
-def test_a_topic_is_not_in_memory_before_the_table_says_so(root: Path) -> None:
+def test_a_topic_is_not_in_memory_before_the_table_says_so(root):
     disk = FailingDisk()
     mark(root, CACHE)
     config = StoreConfig.small(memory_topic_enable=True)
@@ -206,7 +206,7 @@ def test_a_topic_is_not_in_memory_before_the_table_says_so(root: Path) -> None:
     assert set(table) == {CACHE, DISK, "other"}
 
 
-def test_a_transaction_puts_its_message_to_memory_when_it_is_committed(root: Path) -> None:
+def test_a_transaction_puts_its_message_to_memory_when_it_is_committed(root):
     with open_memory(root, threads=True) as store:
         half = store.begin(message(CACHE, 1), producer_group="p")
         assert store.max_offset(CACHE, 0) == 0
@@ -219,7 +219,7 @@ def test_a_transaction_puts_its_message_to_memory_when_it_is_committed(root: Pat
 
 
 @pytest.mark.parametrize("said", [False, None, 0, 1, "true", "false", [], {}])
-def test_only_the_boolean_true_makes_a_memory_topic(root: Path, said: object) -> None:
+def test_only_the_boolean_true_makes_a_memory_topic(root, said):
     path = root / "config" / "topics.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"topicConfigTable": {CACHE: {"topicName": CACHE, "memory": said}}}))
@@ -230,7 +230,7 @@ def test_only_the_boolean_true_makes_a_memory_topic(root: Path, said: object) ->
     assert b"000000" in (root / "commitlog" / f"{0:020d}").read_bytes()
 
 
-def test_without_the_setting_a_marked_topic_is_on_the_disk(root: Path) -> None:
+def test_without_the_setting_a_marked_topic_is_on_the_disk(root):
     mark(root, CACHE)
     with MessageStore.open(root, StoreConfig.small(), threads=False) as store:
         with pytest.raises(ConfigError, match="memoryTopicEnable is off"):
@@ -240,7 +240,7 @@ def test_without_the_setting_a_marked_topic_is_on_the_disk(root: Path) -> None:
         assert "memoryTopics" not in store.runtime_info()
 
 
-def test_a_topic_that_is_made_a_memory_topic_stays_one(root: Path) -> None:
+def test_a_topic_that_is_made_a_memory_topic_stays_one(root):
     with open_memory(root) as store:
         store.memory_topics.create("fresh", 4)
         assert store.put(message("fresh")).physical_offset >= FIRST_IN_MEMORY
@@ -265,12 +265,12 @@ def test_a_topic_that_is_made_a_memory_topic_stays_one(root: Path) -> None:
         assert store.memory_topics.names == {CACHE, OTHER, "fresh"}
 
 
-def test_topics_of_the_store_itself_are_never_in_memory(root: Path) -> None:
+def test_topics_of_the_store_itself_are_never_in_memory(root):
     with open_memory(root, CACHE, "%RETRY%g", "SCHEDULE_TOPIC_XXXX") as store:
         assert store.memory_topics.names == {CACHE}
 
 
-def test_queues_and_topics_have_those_in_memory_too(root: Path) -> None:
+def test_queues_and_topics_have_those_in_memory_too(root):
     with open_memory(root) as store:
         store.put(message(CACHE), 3)
         store.put(message(DISK))
@@ -287,7 +287,7 @@ def size_of(root: Path) -> int:
         return store.put(message(CACHE)).size + ENTRY_OVERHEAD_BYTES
 
 
-def test_the_oldest_of_its_own_topic_goes_first(root: Path) -> None:
+def test_the_oldest_of_its_own_topic_goes_first(root):
     with open_memory(root, memory_topic_max_bytes=4 * size_of(root)) as store:
         store.put(message(OTHER, 0))
         for number in (1, 2):
@@ -300,7 +300,7 @@ def test_the_oldest_of_its_own_topic_goes_first(root: Path) -> None:
         assert store.get(CACHE, 1, 0).status is GetMessageStatus.OFFSET_TOO_SMALL
 
 
-def test_without_one_of_its_own_the_longest_stored_of_all_goes(root: Path) -> None:
+def test_without_one_of_its_own_the_longest_stored_of_all_goes(root):
     with open_memory(
         root, CACHE, OTHER, "third", memory_topic_max_bytes=3 * size_of(root)
     ) as store:
@@ -311,9 +311,7 @@ def test_without_one_of_its_own_the_longest_stored_of_all_goes(root: Path) -> No
         assert [bodies(store, topic) for topic in (OTHER, CACHE, "third")] == [[2], [1], [3]]
 
 
-def test_what_goes_is_found_without_a_look_at_other_queues(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_goes_is_found_without_a_look_at_other_queues(root, monkeypatch):
     looked: list[MemoryQueue] = []
     oldest = MemoryQueue.oldest
     monkeypatch.setattr(MemoryQueue, "oldest", lambda one: [looked.append(one), oldest(one)][1])
@@ -324,7 +322,7 @@ def test_what_goes_is_found_without_a_look_at_other_queues(
         assert [bodies(store, CACHE, n) for n in (0, 59)] == [[120], [179]]
 
 
-def test_as_many_go_as_a_large_message_needs_and_none_for_one_that_is_too_large(root: Path) -> None:
+def test_as_many_go_as_a_large_message_needs_and_none_for_one_that_is_too_large(root):
     with open_memory(root, memory_topic_max_bytes=10 * size_of(root)) as store:
         for number in range(10):
             store.put(message(CACHE, number))
@@ -341,7 +339,7 @@ def test_as_many_go_as_a_large_message_needs_and_none_for_one_that_is_too_large(
 
 
 @pytest.mark.parametrize("put", ["put", "put_batch"])
-def test_the_longest_message_is_that_of_the_setting(root: Path, put: str) -> None:
+def test_the_longest_message_is_that_of_the_setting(root, put):
     with open_memory(root, max_message_size=1000) as store:
 
         def stored(size: int) -> Any:
@@ -357,9 +355,7 @@ def test_the_longest_message_is_that_of_the_setting(root: Path, put: str) -> Non
         assert refused.detail == f"{what} bytes exceeds maxMessageSize of 1000"
 
 
-def test_the_limit_is_three_quarters_of_the_memory_that_is_available(
-    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_limit_is_three_quarters_of_the_memory_that_is_available(root, monkeypatch, tmp_path):
     monkeypatch.setattr(memory_topics, "available_bytes", lambda: 1_000_000)
     with open_memory(root) as store:
         assert store.memory_topics.kind.log.limit_bytes == 750_000
@@ -381,7 +377,7 @@ def test_the_limit_is_three_quarters_of_the_memory_that_is_available(
 # --- what is refused ----------------------------------------------------------------------------
 
 
-def test_a_delayed_message_and_what_no_topic_takes_are_refused(root: Path) -> None:
+def test_a_delayed_message_and_what_no_topic_takes_are_refused(root):
     with open_memory(root) as store:
         with pytest.raises(RefusedMessageError, match="memory topic"):
             store.put(message(CACHE, properties={"DELAY": "3"}))
@@ -398,7 +394,7 @@ def test_a_delayed_message_and_what_no_topic_takes_are_refused(root: Path) -> No
         assert store.put(message(CACHE, properties={"DELAY": "0"})).status is OK
 
 
-def test_a_closed_store_and_flags_are_respected(root: Path) -> None:
+def test_a_closed_store_and_flags_are_respected(root):
     with open_memory(root) as store:
         store.put(message(CACHE))
         store.running_flags.set(RunningFlag.NOT_READABLE, "a test")
@@ -418,7 +414,7 @@ def test_a_closed_store_and_flags_are_respected(root: Path) -> None:
 # --- threads and interrupts ---------------------------------------------------------------------
 
 
-def test_threads_lose_nothing_and_the_count_of_bytes_stays_right(root: Path) -> None:
+def test_threads_lose_nothing_and_the_count_of_bytes_stays_right(root):
     writers, each = 4, 300
     with open_memory(root, threads=True, memory_topic_max_bytes=40 * size_of(root)) as store:
         offsets: list[int] = []
@@ -458,9 +454,7 @@ def test_threads_lose_nothing_and_the_count_of_bytes_stays_right(root: Path) -> 
         assert seen
 
 
-def test_an_interrupted_put_is_there_or_not_and_holds_no_lock(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_put_is_there_or_not_and_holds_no_lock(root, monkeypatch):
     with open_memory(root) as store:
         messages = store.memory_topics.kind.log
         store.put(message(CACHE, 1))
@@ -485,7 +479,7 @@ def test_an_interrupted_put_is_there_or_not_and_holds_no_lock(
         assert messages.used_bytes == messages.counted()
 
 
-def test_a_reader_that_waits_is_woken_by_a_put(root: Path) -> None:
+def test_a_reader_that_waits_is_woken_by_a_put(root):
     with open_memory(root, threads=True) as store:
         came: list[bool] = []
         waiter = threading.Thread(target=lambda: came.append(store.wait_for(CACHE, 0, 0, 60)))
@@ -495,7 +489,7 @@ def test_a_reader_that_waits_is_woken_by_a_put(root: Path) -> None:
         assert came == [True]
 
 
-def test_groups_consume_a_memory_topic_and_futures_are_resolved(root: Path) -> None:
+def test_groups_consume_a_memory_topic_and_futures_are_resolved(root):
     with open_memory(root, threads=True, flush_disk_type=FlushDiskType.SYNC_FLUSH) as store:
         taken: list[bytes] = []
 
@@ -516,7 +510,7 @@ def test_groups_consume_a_memory_topic_and_futures_are_resolved(root: Path) -> N
         assert taken == [b"000000", b"000001", b"000002"]
 
 
-def test_a_topic_of_one_kind_is_made_beside_those_of_the_other(root: Path) -> None:
+def test_a_topic_of_one_kind_is_made_beside_those_of_the_other(root):
     """Both kinds stand in one file: what one room wrote there stays when the other one writes."""
     config = StoreConfig.small(memory_topic_enable=True)
     with MessageStore.open(root, config) as store:
@@ -528,7 +522,7 @@ def test_a_topic_of_one_kind_is_made_beside_those_of_the_other(root: Path) -> No
         assert store.batch_topics.names == {"batches"}
 
 
-def test_a_batch_topic_does_not_become_a_memory_topic(root: Path) -> None:
+def test_a_batch_topic_does_not_become_a_memory_topic(root):
     """Its batches could not be read any more."""
     with MessageStore.open(root, StoreConfig.small(memory_topic_enable=True)) as store:
         store.batch_topics.create("batches")

@@ -70,7 +70,7 @@ def is_listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_values_move_with_puts_and_gets(root: Path) -> None:
+def test_values_move_with_puts_and_gets(root):
     with open_served(root) as store:
         before = scrape(store)
         assert ("rocketmq_messages_in_total", "orders") not in before
@@ -93,7 +93,7 @@ def test_values_move_with_puts_and_gets(root: Path) -> None:
         assert after["rocketstore_dispatch_well", ""] == 1
 
 
-def test_names_of_the_exporter_say_the_same_as_runtime_info(root: Path) -> None:
+def test_names_of_the_exporter_say_the_same_as_runtime_info(root):
     with open_served(root) as store:
         store.put(ORDER)
         store.wait_dispatched()
@@ -120,7 +120,7 @@ def test_names_of_the_exporter_say_the_same_as_runtime_info(root: Path) -> None:
     assert len(PUT_LIMITS_S) == len(BUCKET_NAMES)
 
 
-def test_topics_and_groups_have_the_names_of_the_exporter(root: Path) -> None:
+def test_topics_and_groups_have_the_names_of_the_exporter(root):
     with open_served(root) as store:
         for topic in ("orders", "orders", "payments", "%RETRY%billing", "%DLQ%billing"):
             store.put(Message(topic=topic, body=b""), queue_id=0)
@@ -153,7 +153,7 @@ def test_topics_and_groups_have_the_names_of_the_exporter(root: Path) -> None:
     }
 
 
-def test_a_pool_s_free_buffers_and_what_a_kill_would_take_are_metrics(root: Path) -> None:
+def test_a_pool_s_free_buffers_and_what_a_kill_would_take_are_metrics(root):
     name = "rocketstore_transient_pool_{}".format
     with open_served(root) as store:
         assert not [key for key, _ in scrape(store) if key.startswith(name(""))]
@@ -172,7 +172,7 @@ def test_a_pool_s_free_buffers_and_what_a_kill_would_take_are_metrics(root: Path
         assert scrape(store)["rocketmq_storage_size", ""] == end
 
 
-def test_how_old_the_oldest_message_is_that_a_group_has_not_consumed(root: Path) -> None:
+def test_how_old_the_oldest_message_is_that_a_group_has_not_consumed(root):
     now_ms = 1_700_000_000_000
     config = StoreConfig.small(metrics_port=free_port())
     with MessageStore.open(root, config, clock=lambda: now_ms) as store:
@@ -189,7 +189,7 @@ def test_how_old_the_oldest_message_is_that_a_group_has_not_consumed(root: Path)
         assert scrape(store)["rocketmq_consumer_lag_latency", "billing"] == 0
 
 
-def test_damage_that_is_known_is_a_metric(root: Path) -> None:
+def test_damage_that_is_known_is_a_metric(root):
     known = {
         "physicalOffset": 7, "size": 93, "reason": "bad crc", "evidence": "",
         "file": "0", "foundTimestamp": 1,
@@ -202,7 +202,7 @@ def test_damage_that_is_known_is_a_metric(root: Path) -> None:
     assert found["rocketstore_store_scrub_passes", ""] == 4
 
 
-def test_what_the_open_found_wrong_is_a_finding_by_the_kinds_of_verify(root: Path) -> None:
+def test_what_the_open_found_wrong_is_a_finding_by_the_kinds_of_verify(root):
     with open_served(root) as store:
         store.put(ORDER)
         store.wait_dispatched()
@@ -217,7 +217,7 @@ def test_what_the_open_found_wrong_is_a_finding_by_the_kinds_of_verify(root: Pat
 
 
 @pytest.mark.parametrize("mode", FlushDiskType)
-def test_each_sync_of_the_log_is_timed_once(root: Path, mode: FlushDiskType) -> None:
+def test_each_sync_of_the_log_is_timed_once(root, mode):
     synced: list[Path] = []
 
     class CountingDisk(Disk):
@@ -242,16 +242,14 @@ def test_each_sync_of_the_log_is_timed_once(root: Path, mode: FlushDiskType) -> 
         assert 0 < found["rocketstore_flush_seconds_sum", ""] < 60
 
 
-def test_syncs_that_compiled_code_does_by_itself_are_timed(root: Path) -> None:
+def test_syncs_that_compiled_code_does_by_itself_are_timed(root):
     with open_served(root, flush_disk_type=FlushDiskType.SYNC_FLUSH) as store:
         for number in range(1, 4):
             store.put(ORDER)
             assert scrape(store)["rocketstore_flush_seconds_count", ""] == number
 
 
-def test_a_group_s_lag_is_a_metric_and_a_broken_table_of_offsets_costs_only_that(
-    root: Path,
-) -> None:
+def test_a_group_s_lag_is_a_metric_and_a_broken_table_of_offsets_costs_only_that(root):
     with open_served(root) as store:
         for number in range(5):
             store.put(ORDER, queue_id=number % 2)
@@ -267,13 +265,13 @@ def test_a_group_s_lag_is_a_metric_and_a_broken_table_of_offsets_costs_only_that
         assert found["rocketmq_storage_size", ""] == store.max_physical_offset
 
 
-def test_it_is_off_unless_a_port_is_set(root: Path) -> None:
+def test_it_is_off_unless_a_port_is_set(root):
     with MessageStore.open(root, StoreConfig.small()) as store:
         assert store.config.metrics_port == 0
         assert store.metrics.port is None
 
 
-def test_only_this_machine_is_served_unless_a_host_is_set(root: Path) -> None:
+def test_only_this_machine_is_served_unless_a_host_is_set(root):
     with open_served(root) as store:
         assert store.metrics._server.listener.getsockname()[0] == "127.0.0.1"
     everywhere = "0.0.0.0"  # noqa: S104 - what is tested
@@ -282,7 +280,7 @@ def test_only_this_machine_is_served_unless_a_host_is_set(root: Path) -> None:
         assert scrape(store)
 
 
-def test_close_frees_the_port_and_wakes_nobody_before(root: Path) -> None:
+def test_close_frees_the_port_and_wakes_nobody_before(root):
     store = open_served(root)
     port = store.config.metrics_port
     scrape(store)
@@ -294,7 +292,7 @@ def test_close_frees_the_port_and_wakes_nobody_before(root: Path) -> None:
         assert scrape(store)
 
 
-def test_a_port_in_use_is_a_typed_error_and_leaves_the_store_closed(root: Path) -> None:
+def test_a_port_in_use_is_a_typed_error_and_leaves_the_store_closed(root):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -305,13 +303,13 @@ def test_a_port_in_use_is_a_typed_error_and_leaves_the_store_closed(root: Path) 
         assert scrape(store)
 
 
-def test_an_address_of_another_machine_is_a_typed_error(root: Path) -> None:
+def test_an_address_of_another_machine_is_a_typed_error(root):
     for host in ("192.0.2.1", "no.such.host.invalid", "::1:2:3:4:5:6:7:8:9"):
         with pytest.raises(SystemRefusedError, match="cannot serve metrics"):
             open_served(root, metrics_host=host)
 
 
-def test_what_is_needed_to_serve_is_imported_only_to_serve() -> None:
+def test_what_is_needed_to_serve_is_imported_only_to_serve():
     code = "import sys, rocketstore.message_store as m; print(*sys.modules)"
     modules = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
@@ -319,7 +317,7 @@ def test_what_is_needed_to_serve_is_imported_only_to_serve() -> None:
     assert not {"prometheus_client", "wsgiref", "http.server", "asyncio"} & set(modules)
 
 
-def test_other_paths_and_methods_are_refused(root: Path) -> None:
+def test_other_paths_and_methods_are_refused(root):
     with open_served(root) as store:
         for path, data, status in (("/", None, 404), ("/metrics", b"x", 405)):
             with pytest.raises(urllib.error.HTTPError) as caught:
@@ -329,9 +327,7 @@ def test_other_paths_and_methods_are_refused(root: Path) -> None:
         assert scrape(store)
 
 
-def test_a_failure_while_values_are_taken_is_an_answer_and_not_the_end(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failure_while_values_are_taken_is_an_answer_and_not_the_end(root, monkeypatch, capfd):
     with open_served(root) as store:
         for error, status in ((RocketStoreError("is closed"), 503), (KeyError("x"), 500)):
 
@@ -363,9 +359,7 @@ def wait_for_hang_ups(peers: list[socket.socket], count: int) -> None:
     wait_until(lambda: len(hung_up.poll(1000)) >= count)
 
 
-def test_peers_that_send_garbage_or_nothing_hold_nobody_up(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_peers_that_send_garbage_or_nothing_hold_nobody_up(root, monkeypatch, capfd):
     monkeypatch.setattr(http_server, "MOST_PEERS", 4)
     with open_served(root) as store, peers_of(store) as peer:
         for garbage in (b"\x16\x03\x01\x02", b"GET\r\n\r\n", b"A" * 70_000 + b"\r\n"):
@@ -387,9 +381,7 @@ def is_heard(peer: socket.socket) -> bool:
     return bool(heard.poll(10))
 
 
-def test_a_request_has_its_time_as_a_whole_however_often_a_byte_of_it_comes(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_has_its_time_as_a_whole_however_often_a_byte_of_it_comes(root, monkeypatch):
     monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.3)
     with open_served(root) as store, peers_of(store) as peer:
         slow, deadline = peer(), time.monotonic() + PATIENCE_S
@@ -400,9 +392,7 @@ def test_a_request_has_its_time_as_a_whole_however_often_a_byte_of_it_comes(
         assert scrape(store)
 
 
-def test_a_peer_that_takes_nothing_of_its_answer_is_hung_up_on(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_that_takes_nothing_of_its_answer_is_hung_up_on(root, monkeypatch):
     monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.3)
     with open_served(root) as store, peers_of(store) as peer:
         store.metrics._server.get_app = lambda: (
@@ -414,9 +404,7 @@ def test_a_peer_that_takes_nothing_of_its_answer_is_hung_up_on(
         wait_until(lambda: not store.metrics._server._peers)
 
 
-def test_without_descriptors_it_pauses_and_answers_when_there_are_some(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_descriptors_it_pauses_and_answers_when_there_are_some(root, monkeypatch):
     monkeypatch.setattr("asyncio.constants.ACCEPT_RETRY_DELAY", 0.2)
     accept, tries, are_out = socket.socket.accept, [], True
 
@@ -439,9 +427,7 @@ def test_without_descriptors_it_pauses_and_answers_when_there_are_some(
 
 # What asyncio was just accepting goes with the garbage.
 @pytest.mark.filterwarnings("ignore:unclosed (transport|<socket):ResourceWarning")
-def test_they_are_served_again_after_an_error_of_their_loop(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_they_are_served_again_after_an_error_of_their_loop(root, monkeypatch):
     monkeypatch.setattr("rocketstore.storage.threads.PAUSE_AFTER_ERROR_S", 0.0)
     fault = Fault("EpollSelector.select", 0, errno.ENOMEM, lasting=False)
     with open_served(root) as store, FailingCalls(root, fault, sockets=True) as calls:
@@ -457,7 +443,7 @@ def test_they_are_served_again_after_an_error_of_their_loop(
 
 
 @pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning")
-def test_what_a_loop_that_ended_by_an_error_left_goes_in_silence() -> None:
+def test_what_a_loop_that_ended_by_an_error_left_goes_in_silence():
     server = http_server.MetricsServer(("127.0.0.1", 0), lambda *_: ())
     loop, (here, there) = asyncio.SelectorEventLoop(), socket.socketpair()
     with contextlib.closing(server), here, there:
@@ -469,7 +455,7 @@ def test_what_a_loop_that_ended_by_an_error_left_goes_in_silence() -> None:
         gc.collect()
 
 
-def test_a_scrape_needs_no_thread(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scrape_needs_no_thread(root, monkeypatch):
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -480,7 +466,7 @@ def test_a_scrape_needs_no_thread(root: Path, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.undo()
 
 
-def test_a_forked_child_does_not_keep_the_port(root: Path) -> None:
+def test_a_forked_child_does_not_keep_the_port(root):
     store = open_served(root)
     here, there = socket.socketpair()
     child = os.fork()
@@ -499,7 +485,7 @@ def test_a_forked_child_does_not_keep_the_port(root: Path) -> None:
         os.waitpid(child, 0)
 
 
-def test_the_board_is_small_and_names_only_metrics_that_there_are(root: Path) -> None:
+def test_the_board_is_small_and_names_only_metrics_that_there_are(root):
     board = msgspec.json.decode(BOARD.read_bytes())
     assert BOARD.stat().st_size < 100_000
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]

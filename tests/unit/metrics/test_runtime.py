@@ -1,7 +1,5 @@
 """The runtime information has 4.9.8's keys and texts, but for what only a broker knows."""
 
-from pathlib import Path
-
 import pytest
 
 from rocketstore import Message
@@ -25,7 +23,7 @@ remainTransientStoreBufferNumbs remainHowManyDataToFlush commitLogDirCapacity
 """
 
 
-def test_the_keys_are_those_of_4_9(tmp_path: Path) -> None:
+def test_the_keys_are_those_of_4_9(tmp_path):
     clock = Clock()
     with open_small(tmp_path, clock) as store:
         assert store.runtime_info()["earliestMessageTimeStamp"] == "-1"
@@ -60,11 +58,11 @@ def test_the_keys_are_those_of_4_9(tmp_path: Path) -> None:
         (0, "0 B"), (1023, "1023 B"), (KiB, "1.0 KiB"), (1536, "1.5 KiB"), (252 * GiB, "252.0 GiB"),
     ],
 )  # fmt: skip
-def test_sizes_are_written_as_4_9_does(size: int, text: str) -> None:
+def test_sizes_are_written_as_4_9_does(size, text):
     assert str(Size(size)) == text
 
 
-def test_a_share_of_the_puts_of_the_last_minute_took_so_long() -> None:
+def test_a_share_of_the_puts_of_the_last_minute_took_so_long():
     clock, counter = Clock(), QueueCounter(QueueKey("orders", 0), b"orders", 0, 0)
     statistics = StoreStatistics(clock, lambda: [counter], lambda: (counter.next_offset, 0))
     counter.next_offset = 1000

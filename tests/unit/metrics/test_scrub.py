@@ -4,7 +4,6 @@ import errno
 import itertools
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ SCRUBBED = msgspec.structs.replace(CONFIG, scrub_bytes_per_second=100 * LOG_FILE
 
 
 @pytest.fixture
-def store() -> Iterator[tuple[Path, list[int]]]:
+def store():
     with memory_directory() as root:
         yield root, build_store(root, COUNT, Clock())
 
@@ -69,7 +68,7 @@ def contents(root: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in (root / "commitlog").iterdir()}
 
 
-def test_damage_in_a_cold_file_is_kept_and_logged_once(store: tuple[Path, list[int]]) -> None:
+def test_damage_in_a_cold_file_is_kept_and_logged_once(store):
     root, offsets = store
     overwrite(root, offsets[5] + 100, b"\xff\xff")
     overwrite(root, offsets[60] + 28, b"\xff")
@@ -91,7 +90,7 @@ def test_damage_in_a_cold_file_is_kept_and_logged_once(store: tuple[Path, list[i
     assert contents(root) == before
 
 
-def test_what_is_intact_again_leaves_the_map(store: tuple[Path, list[int]]) -> None:
+def test_what_is_intact_again_leaves_the_map(store):
     root, offsets = store
     intact = log_path(root, offsets[5]).read_bytes()
     overwrite(root, offsets[5] + 100, b"\xff\xff")
@@ -104,7 +103,7 @@ def test_what_is_intact_again_leaves_the_map(store: tuple[Path, list[int]]) -> N
         assert scrubber.map.damage == ()
 
 
-def test_a_lost_end_of_a_file_and_a_missing_file_are_damage(store: tuple[Path, list[int]]) -> None:
+def test_a_lost_end_of_a_file_and_a_missing_file_are_damage(store):
     root, offsets = store
     with open_store(root, Clock()) as opened:
         cut = log_path(root, offsets[5])
@@ -117,7 +116,7 @@ def test_a_lost_end_of_a_file_and_a_missing_file_are_damage(store: tuple[Path, l
         assert [one.size for one in scrubber.map.damage] == [LOG_FILE_BYTES - last, LOG_FILE_BYTES]
 
 
-def test_a_turn_checks_no_more_than_its_bytes_and_a_batch(store: tuple[Path, list[int]]) -> None:
+def test_a_turn_checks_no_more_than_its_bytes_and_a_batch(store):
     root, _ = store
     with open_store(root, Clock()) as opened:
         scrubber = scrubber_of(opened)
@@ -133,7 +132,7 @@ def test_a_turn_checks_no_more_than_its_bytes_and_a_batch(store: tuple[Path, lis
         assert scrubber.checked_bytes == cold * LOG_FILE_BYTES
 
 
-def test_the_file_that_is_written_is_left_alone(store: tuple[Path, list[int]]) -> None:
+def test_the_file_that_is_written_is_left_alone(store):
     root, offsets = store
     with open_store(root, Clock()) as opened:
         overwrite(root, offsets[-1] + 100, b"\xff\xff")
@@ -142,9 +141,7 @@ def test_the_file_that_is_written_is_left_alone(store: tuple[Path, list[int]]) -
         assert not scrubber.map.damage
 
 
-def test_what_retention_takes_meanwhile_ends_its_check_and_leaves_the_map(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_what_retention_takes_meanwhile_ends_its_check_and_leaves_the_map(store):
     root, offsets = store
     overwrite(root, offsets[5] + 100, b"\xff\xff")
     with open_store(root, Clock()) as opened:
@@ -176,8 +173,8 @@ def refuse_to_open(
 
 
 def test_a_file_that_cannot_be_read_is_damage_and_keeps_no_other_from_being_checked(
-    store: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    store, monkeypatch
+):
     root, offsets = store
     overwrite(root, offsets[60] + 28, b"\xff")
     bad = log_path(root, offsets[5])
@@ -192,8 +189,8 @@ def test_a_file_that_cannot_be_read_is_damage_and_keeps_no_other_from_being_chec
 
 
 def test_a_file_without_permission_is_no_damage_and_keeps_no_other_from_being_checked(
-    store: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    store, monkeypatch
+):
     root, offsets = store
     overwrite(root, offsets[60] + 28, b"\xff")
     bad = log_path(root, offsets[5])
@@ -208,10 +205,8 @@ def test_a_file_without_permission_is_no_damage_and_keeps_no_other_from_being_ch
 
 
 def test_the_command_ends_with_3_and_a_hint_where_a_file_may_not_be_read(
-    store: tuple[Path, list[int]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    store, monkeypatch, capsys
+):
     root, offsets = store
     for command, offset in itertools.product(("scrub", "scan"), (offsets[5], offsets[-1])):
         refuse_to_open(log_path(root, offset), monkeypatch)
@@ -237,9 +232,7 @@ def open_scrubbed(root: Path) -> MessageStore:
     return MessageStore.open(root, SCRUBBED, clock=Clock(), threads=False)
 
 
-def test_the_map_survives_a_restart_and_the_check_goes_on_where_it_stopped(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_the_map_survives_a_restart_and_the_check_goes_on_where_it_stopped(store):
     root, offsets = store
     overwrite(root, offsets[5] + 100, b"\xff\xff")
     small = msgspec.structs.replace(CONFIG, scrub_bytes_per_second=LOG_FILE_BYTES)
@@ -264,9 +257,7 @@ def test_the_map_survives_a_restart_and_the_check_goes_on_where_it_stopped(
     assert not [log for log in logs if log["event"] == "scrub.damage"]
 
 
-def test_a_map_that_is_broken_or_cannot_be_written_stops_nothing(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_a_map_that_is_broken_or_cannot_be_written_stops_nothing(store):
     root, offsets = store
     overwrite(root, offsets[5] + 100, b"\xff\xff")
     (root / DAMAGE_MAP_FILE_NAME).write_bytes(b'{"position": "far"')
@@ -284,7 +275,7 @@ def test_a_map_that_is_broken_or_cannot_be_written_stops_nothing(
     assert {"scrub.map_unreadable", "scrub.map_unwritten"} <= events
 
 
-def test_the_check_pauses_under_load(store: tuple[Path, list[int]]) -> None:
+def test_the_check_pauses_under_load(store):
     root, _ = store
     clock = Clock()
     config = msgspec.structs.replace(SCRUBBED, scrub_pause_above=5)
@@ -307,9 +298,7 @@ def test_the_check_pauses_under_load(store: tuple[Path, list[int]]) -> None:
         assert service.runtime_info()["scrubCheckedBytes"] > 0
 
 
-def test_an_open_store_checks_its_old_files_when_the_setting_says_so(
-    store: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_store_checks_its_old_files_when_the_setting_says_so(store, monkeypatch):
     root, offsets = store
     overwrite(root, offsets[5] + 100, b"\xff\xff")
     monkeypatch.setattr("rocketstore.metrics.scrub_service.TURN_INTERVAL_S", 0.01)
@@ -321,7 +310,7 @@ def test_an_open_store_checks_its_old_files_when_the_setting_says_so(
         assert opened.runtime_info()["scrubDamagedBytes"] != "0"
 
 
-def test_a_store_that_is_not_checked_gets_no_map(store: tuple[Path, list[int]]) -> None:
+def test_a_store_that_is_not_checked_gets_no_map(store):
     root, _ = store
     with MessageStore.open(root, CONFIG):
         pass
@@ -329,7 +318,7 @@ def test_a_store_that_is_not_checked_gets_no_map(store: tuple[Path, list[int]]) 
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"damage": [{}]}', b"\xff\xfe", b"{" * 99])
-def test_what_is_no_map_is_refused(content: bytes) -> None:
+def test_what_is_no_map_is_refused(content):
     with pytest.raises(FormatError, match="no damage map"):
         decode_damage_map(content)
     assert decode_damage_map(encode_damage_map(DamageMap())) == DamageMap()

@@ -2,7 +2,6 @@
 
 import json
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,7 +33,7 @@ OFFSETS = {f"{BATCHES}@readers": {"0": 95, "1": 0, "7": 4}, f"{PLAIN}@readers": 
 
 
 @pytest.fixture(scope="module")
-def root() -> Iterator[Path]:
+def root():
     """Three messages an hour in queue 0 of the batch topic, of which the oldest have expired."""
     with memory_directory() as directory:
         clock = Clock()

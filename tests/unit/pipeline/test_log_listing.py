@@ -17,7 +17,7 @@ AN_HOUR_AGO_NS = 3_600_000_000_000
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
+def log(tmp_path):
     """Return the directory of a log of four files, of which the last holds nothing yet."""
     make_sparse_log(tmp_path / "store", 3)
     directory = tmp_path / "store" / "commitlog"
@@ -27,7 +27,7 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def listed(monkeypatch) -> list[StorePlace]:
+def listed(monkeypatch):
     """Return what a listing of all files is noted in."""
     noted = []
 

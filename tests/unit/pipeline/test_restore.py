@@ -23,9 +23,9 @@ from rocketstore.errors import (
     StoreFullError,
 )
 from rocketstore.format.file_name import file_name
+from rocketstore.pipeline.jobs import publishing
 from rocketstore.pipeline.jobs.archive import archive_table
 from rocketstore.pipeline.jobs.archive.archive_table import EXTENT_SCHEMA, Archive, read_rows
-from rocketstore.pipeline.jobs import publishing
 from rocketstore.pipeline.jobs.execution import map_tasks
 from rocketstore.pipeline.jobs.restore import restore_task
 from rocketstore.pipeline.jobs.restore.restore_job import lay_out

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import traceback
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ class Circle:
 
 
 @pytest.fixture
-def as_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def as_worker(monkeypatch):
     monkeypatch.setattr(environment, "is_worker", lambda: True)
     monkeypatch.setattr(sys, "stderr", sys.stderr)
     environment.spare_collections.cache_clear()
@@ -37,20 +36,20 @@ def as_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("as_worker")
-def test_what_a_worker_loaded_is_set_aside() -> None:
+def test_what_a_worker_loaded_is_set_aside():
     environment.spare_collections()
     assert gc.get_freeze_count() > len(sys.modules)
 
 
 @pytest.mark.usefixtures("as_worker")
-def test_garbage_of_the_first_task_is_collected_before() -> None:
+def test_garbage_of_the_first_task_is_collected_before():
     dead = weakref.ref(Circle())
     environment.spare_collections()
     assert dead() is None
 
 
 @pytest.mark.usefixtures("as_worker")
-def test_garbage_of_later_tasks_is_collected_as_ever() -> None:
+def test_garbage_of_later_tasks_is_collected_as_ever():
     environment.spare_collections()
     dead = weakref.ref(Circle())
     environment.spare_collections()
@@ -58,16 +57,14 @@ def test_garbage_of_later_tasks_is_collected_as_ever() -> None:
     assert dead() is None
 
 
-def test_the_collector_of_any_other_process_is_left_alone() -> None:
+def test_the_collector_of_any_other_process_is_left_alone():
     before = gc.get_freeze_count()
     environment.spare_collections.cache_clear()
     environment.spare_collections()
     assert gc.get_freeze_count() == before
 
 
-def test_a_worker_s_warnings_reach_its_stderr_unless_somebody_set_up_logging(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_worker_s_warnings_reach_its_stderr_unless_somebody_set_up_logging(monkeypatch):
     logger, before = ROOT, list(ROOT.handlers)
     monkeypatch.setattr(logging.root, "handlers", [])
     environment.let_warnings_out()
@@ -102,9 +99,7 @@ def manager(error):
         ("/jobs/job.py", BrokenPipeError(32, "Broken pipe"), True),
     ],
 )
-def test_a_pipe_that_spark_closes_on_purpose_is_no_traceback(
-    capsys: pytest.CaptureFixture[str], file: str, error: OSError, is_shown: object
-) -> None:
+def test_a_pipe_that_spark_closes_on_purpose_is_no_traceback(capsys, file, error, is_shown):
     environment.let_warnings_out()
     environment.let_warnings_out()
     names: dict[str, Any] = {"traceback": traceback}
@@ -116,13 +111,13 @@ def test_a_pipe_that_spark_closes_on_purpose_is_no_traceback(
     assert shown.endswith("after\n")
 
 
-def test_the_errors_of_any_other_process_are_left_alone() -> None:
+def test_the_errors_of_any_other_process_are_left_alone():
     before = sys.stderr
     environment.let_warnings_out()
     assert sys.stderr is before
 
 
-def test_the_daemon_of_a_session_imports_compiled_files_and_no_zip_of_them() -> None:
+def test_the_daemon_of_a_session_imports_compiled_files_and_no_zip_of_them():
     zips = sorted(Path(pyspark.__file__).parent.glob("python/lib/*.zip"))
     daemon = environment.LOCAL_SETTINGS["spark.python.daemon.module"]
     ended = subprocess.run(

@@ -18,18 +18,18 @@ rocketstore.errors.StoreDamagedError: 17 bytes at physical offset 0 are damaged;
 """
 
 
-def test_the_error_of_this_package_is_found_with_its_kind_and_words() -> None:
+def test_the_error_of_this_package_is_found_with_its_kind_and_words():
     found = worker_error(TOLD)
     assert type(found) is errors.StoreDamagedError
     assert str(found) == "17 bytes at physical offset 0 are damaged; run repair"
 
 
-def test_an_error_that_is_not_ours_is_left_to_spark() -> None:
+def test_an_error_that_is_not_ours_is_left_to_spark():
     assert worker_error("Traceback\nValueError: no") is None
     assert worker_error("rocketstore.errors.NoSuchError: what") is None
 
 
-def test_what_spark_itself_could_not_do_is_one_line() -> None:
+def test_what_spark_itself_could_not_do_is_one_line():
     captured = pytest.importorskip("pyspark.errors").PySparkException
     told = """An error occurred.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 1 times
@@ -48,7 +48,7 @@ def test_what_spark_itself_could_not_do_is_one_line() -> None:
         ("sql.X$SparkConflictException", "[CONCURRENT] two: at once"),
     ],
 )
-def test_what_java_raised_is_said_and_not_what_python_called(name: str, said: str) -> None:
+def test_what_java_raised_is_said_and_not_what_python_called(name, said):
     py4j = pytest.importorskip("py4j.protocol")
     told = f"An error occurred while calling o1404.getResult.\n: org.apache.spark.{name}: {said}"
     with pytest.raises(errors.SparkJobError) as caught, plain_failure():
@@ -56,7 +56,7 @@ def test_what_java_raised_is_said_and_not_what_python_called(name: str, said: st
     assert caught.value.message == f"Spark gave the job up: {said}"
 
 
-def test_of_several_causes_the_aborted_stage_is_said_or_else_the_last() -> None:
+def test_of_several_causes_the_aborted_stage_is_said_or_else_the_last():
     py4j = pytest.importorskip("py4j.protocol")
     told = (
         "An error occurred.\n: a.B: Exception thrown in awaitResult: \n\tat x\nCaused by: c.D: why"
@@ -71,7 +71,7 @@ def test_of_several_causes_the_aborted_stage_is_said_or_else_the_last() -> None:
         raise py4j.Py4JError(told)
 
 
-def test_an_interrupt_stays_one_whatever_the_clean_up_of_pyspark_meets() -> None:
+def test_an_interrupt_stays_one_whatever_the_clean_up_of_pyspark_meets():
     py4j = pytest.importorskip("py4j.protocol")
 
     def interrupted() -> None:
@@ -87,21 +87,21 @@ def test_an_interrupt_stays_one_whatever_the_clean_up_of_pyspark_meets() -> None
         interrupted()
 
 
-def test_a_fault_of_ours_is_named() -> None:
+def test_a_fault_of_ours_is_named():
     captured = pytest.importorskip("pyspark.errors").PySparkException
     found = pytest.raises(errors.SparkJobError, match="gave the job up: KeyError: 'a'")
     with found, plain_failure():
         raise captured("Traceback\nKeyError: 'a'\n\tat java")
 
 
-def test_an_error_that_is_not_called_one_is_said_after_its_traceback() -> None:
+def test_an_error_that_is_not_called_one_is_said_after_its_traceback():
     captured = pytest.importorskip("pyspark.errors").PySparkException
     found = pytest.raises(errors.SparkJobError, match=r"job up: pyarrow\.lib\.ArrowInvalid: no")
     with found, plain_failure():
         raise captured("Traceback:\n  File x\n    y()\npyarrow.lib.ArrowInvalid: no\n\n\tat java")
 
 
-def test_what_a_clean_up_meets_once_spark_was_stopped_is_not_the_reason() -> None:
+def test_what_a_clean_up_meets_once_spark_was_stopped_is_not_the_reason():
     py4j = pytest.importorskip("py4j.protocol")
 
     def job() -> None:
@@ -115,7 +115,7 @@ def test_what_a_clean_up_meets_once_spark_was_stopped_is_not_the_reason() -> Non
     assert caught.value.message == "Spark gave the job up: Job 3 cancelled"
 
 
-def test_the_words_of_pyspark_go_before_those_of_java_that_they_are_made_of() -> None:
+def test_the_words_of_pyspark_go_before_those_of_java_that_they_are_made_of():
     py4j = pytest.importorskip("py4j.protocol")
     captured = pytest.importorskip("pyspark.errors").PySparkException
 
@@ -125,7 +125,7 @@ def test_the_words_of_pyspark_go_before_those_of_java_that_they_are_made_of() ->
         raise error
 
 
-def test_what_pyspark_meets_in_a_stopped_session_is_an_error_of_the_job() -> None:
+def test_what_pyspark_meets_in_a_stopped_session_is_an_error_of_the_job():
     pytest.importorskip("py4j.protocol")
     with pytest.raises(errors.SparkJobError, match="Spark gave the job up"), plain_failure():
         raise AttributeError("'NoneType' object has no attribute 'sc'")

@@ -32,19 +32,17 @@ def bounds(count: int, *, end: int) -> LogBounds:
         (10_200, UnbackedKind.STALE), (1 << 40, UnbackedKind.BEYOND),
     ],
 )  # fmt: skip
-def test_an_entry_is_judged_by_the_range_that_it_points_into(
-    offset: int, kind: UnbackedKind
-) -> None:
+def test_an_entry_is_judged_by_the_range_that_it_points_into(offset, kind):
     assert unbacked_runs(entries(offset), 5, bounds(40, end=10_000)) == [Unbacked(kind, 5, 6)]
 
 
-def test_each_range_is_one_run() -> None:
+def test_each_range_is_one_run():
     found = unbacked_runs(entries(0, 100, 500, 1000), 0, bounds(40, end=10_000))
     lost, wrong = UnbackedKind.LOST, UnbackedKind.WRONG
     assert found == [Unbacked(lost, 0, 2), Unbacked(wrong, 2, 3), Unbacked(lost, 3, 4)]
 
 
-def test_a_judgement_copies_no_range() -> None:
+def test_a_judgement_copies_no_range():
     """There are as many judgements as damaged ranges: each that looks at all is their square."""
     log, few = bounds(MANY, end=MANY * STEP // 2), entries(0, 500, MANY * STEP - STEP)
     unbacked_runs(few, 0, log)

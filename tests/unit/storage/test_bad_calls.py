@@ -2,9 +2,6 @@
 
 import inspect
 import typing
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,13 +19,13 @@ MESSAGE = Message(topic="Topic", body=b"x")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MessageStore]:
+def store(tmp_path):
     with open_store(tmp_path, Clock()) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("wrong", ["x", 5, None, b"x", ("Topic", b"x")])
-def test_what_is_no_message_is_refused_by_every_put(store: MessageStore, wrong: Any) -> None:
+def test_what_is_no_message_is_refused_by_every_put(store, wrong):
     for call in (store.put, store.prepare):
         with pytest.raises(RefusedMessageError, match=r"a message is a rocketstore\.Message"):
             call(wrong)
@@ -39,12 +36,12 @@ def test_what_is_no_message_is_refused_by_every_put(store: MessageStore, wrong: 
 
 
 @pytest.mark.parametrize("wrong", [5, None, "abc", {}, MESSAGE, iter([MESSAGE])])
-def test_a_batch_that_is_no_sequence_is_refused(store: MessageStore, wrong: Any) -> None:
+def test_a_batch_that_is_no_sequence_is_refused(store, wrong):
     with pytest.raises(RefusedMessageError, match="a batch is a sequence of messages"):
         store.put_batch(wrong)
 
 
-def test_properties_that_are_no_mapping_are_refused(store: MessageStore) -> None:
+def test_properties_that_are_no_mapping_are_refused(store):
     message = Message(topic="Topic", properties=5)
     for call in (store.put, store.prepare, lambda it: store.put_batch([it])):
         with pytest.raises(RefusedMessageError, match="a mapping"):
@@ -52,7 +49,7 @@ def test_properties_that_are_no_mapping_are_refused(store: MessageStore) -> None
 
 
 @pytest.mark.parametrize("wrong", ["||", " || || ", 5, ["a"], b"a"])
-def test_tags_that_choose_by_nothing_are_an_invalid_filter(store: MessageStore, wrong: Any) -> None:
+def test_tags_that_choose_by_nothing_are_an_invalid_filter(store, wrong):
     with pytest.raises(InvalidFilterError, match="tag expression"):
         store.get("Topic", 0, 0, tags=wrong)
     assert InvalidFilterError.exit_code == 2
@@ -60,9 +57,7 @@ def test_tags_that_choose_by_nothing_are_an_invalid_filter(store: MessageStore, 
 
 @pytest.mark.parametrize("topic", [b"Topic", 5, None])
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_topic_that_is_no_text_is_not_taken_for_an_unknown_one(
-    tmp_path: Path, topic: Any, *, read_only: bool
-) -> None:
+def test_a_topic_that_is_no_text_is_not_taken_for_an_unknown_one(tmp_path, topic, *, read_only):
     with open_store(tmp_path, Clock()) as store:
         store.put(MESSAGE)
     with MessageStore.open(tmp_path, CONFIG, read_only=read_only) as reader:
@@ -80,6 +75,6 @@ def test_a_topic_that_is_no_text_is_not_taken_for_an_unknown_one(
                 call(topic, 0)
 
 
-def test_a_message_can_be_asked_for_its_fields() -> None:
+def test_a_message_can_be_asked_for_its_fields():
     assert list(inspect.signature(Message).parameters)[:2] == ["topic", "body"]
     assert typing.get_type_hints(Message)["topic"] is str

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,7 +110,7 @@ DOORS = {
 
 
 @pytest.fixture
-def root() -> Iterator[Path]:
+def root():
     with memory_directory() as directory:
         with MessageStore.open(directory, StoreConfig.small(), threads=False) as store:
             for number in range(5):
@@ -135,8 +135,8 @@ def good(name: str) -> bytes:
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("door", DOORS)
 def test_without_a_usable_table_or_backup_what_needs_it_is_refused_and_both_are_named(
-    root: Path, door: str, damage: str
-) -> None:
+    root, door, damage
+):
     table, use, _ = DOORS[door]
     path = root / "config" / table
     backup = path.with_name(f"{table}.bak")
@@ -156,9 +156,7 @@ def test_without_a_usable_table_or_backup_what_needs_it_is_refused_and_both_are_
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("door", DOORS)
-def test_a_backup_takes_the_place_of_a_broken_table_and_that_is_said(
-    root: Path, door: str, damage: str
-) -> None:
+def test_a_backup_takes_the_place_of_a_broken_table_and_that_is_said(root, door, damage):
     table, use, answer = DOORS[door]
     path = root / "config" / table
     write(path, DAMAGE[damage](table))
@@ -178,9 +176,7 @@ def test_a_backup_takes_the_place_of_a_broken_table_and_that_is_said(
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_good_table_with_the_mark_of_an_editor_or_only_a_backup_is_read(
-    root: Path, door: str
-) -> None:
+def test_a_good_table_with_the_mark_of_an_editor_or_only_a_backup_is_read(root, door):
     table, use, answer = DOORS[door]
     path = root / "config" / table
     path.write_bytes(b"\xef\xbb\xbf" + good(table))
@@ -191,14 +187,14 @@ def test_a_good_table_with_the_mark_of_an_editor_or_only_a_backup_is_read(
     assert use(root) == answer
 
 
-def test_the_command_names_the_table(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_names_the_table(root, capsys):
     (root / "config" / OFFSETS).write_bytes(b"")
     assert run(["queue", "lag", str(root)]) == 4
     assert f"{root}/config/{OFFSETS}: " in "".join(capsys.readouterr().err.split("\n"))
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_where_offsets_of_delays_are_lost_the_log_says_them(root: Path, damage: str) -> None:
+def test_where_offsets_of_delays_are_lost_the_log_says_them(root, damage):
     """The one table that holds nothing but what the log has too."""
     path = root / "config" / DELAYS
     write(path, DAMAGE[damage](DELAYS))
@@ -213,7 +209,7 @@ def test_where_offsets_of_delays_are_lost_the_log_says_them(root: Path, damage: 
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("table", GOOD)
-def test_verify_names_every_broken_table(root: Path, table: str, damage: str) -> None:
+def test_verify_names_every_broken_table(root, table, damage):
     path = root / "config" / table
     write(path, DAMAGE[damage](table))
     (found,) = [one for one in verify_store(root).findings if one.kind == "table"]
@@ -236,9 +232,7 @@ def test_verify_names_every_broken_table(root: Path, table: str, damage: str) ->
         (DELAYS, "1", -2),
     ],
 )
-def test_verify_names_a_number_that_cannot_be(
-    root: Path, table: str, field: str, value: int
-) -> None:
+def test_verify_names_a_number_that_cannot_be(root, table, field, value):
     content = json.loads(json.dumps(GOOD[table]))
     rows = next(iter(content.values()))
     (rows if table == DELAYS else next(iter(rows.values())))[field] = value
@@ -247,7 +241,7 @@ def test_verify_names_a_number_that_cannot_be(
     assert str(value) in found[0].reason
 
 
-def test_a_store_that_needs_no_table_opens_with_broken_ones(root: Path) -> None:
+def test_a_store_that_needs_no_table_opens_with_broken_ones(root):
     """As a genuine broker's directory after a power cut."""
     for table in GOOD:
         (root / "config" / table).write_bytes(b"")
@@ -256,7 +250,7 @@ def test_a_store_that_needs_no_table_opens_with_broken_ones(root: Path) -> None:
         assert store.get("t", 0, 0).messages[0].body == b"0"
 
 
-def test_a_batch_topic_without_a_message_is_not_forgotten_with_its_table(root: Path) -> None:
+def test_a_batch_topic_without_a_message_is_not_forgotten_with_its_table(root):
     batch_topic(root)
     for path in (root / "config").iterdir():
         path.write_bytes(b"")

@@ -56,9 +56,7 @@ NAMES = [*(flush.value for flush in FlushDiskType), "pool"]
 
 @pytest.mark.parametrize("count", [3, 400], ids=["into-one-page", "over-many-files"])
 @pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
-def test_each_file_that_changed_since_a_copy_says_so_after_an_orderly_end(
-    tmp_path: Path, config: StoreConfig, count: int
-) -> None:
+def test_each_file_that_changed_since_a_copy_says_so_after_an_orderly_end(tmp_path, config, count):
     with MessageStore.open(tmp_path, config) as store:
         put(store, 3, b"before")
         before = copied(tmp_path)
@@ -67,7 +65,7 @@ def test_each_file_that_changed_since_a_copy_says_so_after_an_orderly_end(
     assert not same_time(before)
 
 
-def test_what_a_killed_writer_wrote_says_so_after_the_next_end(tmp_path: Path) -> None:
+def test_what_a_killed_writer_wrote_says_so_after_the_next_end(tmp_path):
     config = small_files(FlushDiskType.ASYNC_FLUSH)
     store = MessageStore.open(tmp_path, config, threads=False)
     put(store, 3, b"before")

@@ -1,6 +1,5 @@
 """A directory that cannot be made, since a link to nothing or a file has its name, is named."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,9 +27,7 @@ DOORS = [open_at, log_at, sink_at]
 
 @pytest.mark.parametrize("below", ["", "further/store"])
 @pytest.mark.parametrize("door", DOORS)
-def test_a_link_to_nothing_is_named_with_what_it_points_to(
-    tmp_path: Path, door: Callable[[Path], None], below: str
-) -> None:
+def test_a_link_to_nothing_is_named_with_what_it_points_to(tmp_path, door, below):
     link = tmp_path / "link"
     link.symlink_to("absent")
     message = f"{link} is a link to absent, which is not there.*; make, or mount, what it points to"
@@ -41,7 +38,7 @@ def test_a_link_to_nothing_is_named_with_what_it_points_to(
     door(link / below)
 
 
-def test_a_file_in_the_place_of_a_log_directory_is_named(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_a_log_directory_is_named(tmp_path):
     (tmp_path / "log").write_text("a file")
     with pytest.raises(StoreError, match=r"log: something that is no directory has its name; move"):
         log_at(tmp_path / "log")

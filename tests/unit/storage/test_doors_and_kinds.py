@@ -84,7 +84,7 @@ def bodies(reader: Any, topic: str = T, queue_id: int = 0, **how: Any) -> list[b
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("door", PUTS)
-def test_what_is_put_by_any_door_is_found_by_every_reader(root: Path, kind: str, door: str) -> None:
+def test_what_is_put_by_any_door_is_found_by_every_reader(root, kind, door):
     with open_store(root, kind, threads=door == "put_async") as store:
         results = PUTS[door](store)
         assert [one.status for one in results] == [PutMessageStatus.PUT_OK] * len(results)
@@ -117,7 +117,7 @@ def test_what_is_put_by_any_door_is_found_by_every_reader(root: Path, kind: str,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_times_lead_to_offsets(root: Path, kind: str) -> None:
+def test_times_lead_to_offsets(root, kind):
     clock = Clock()
     with open_store(root, kind, clock=clock) as store:
         for one in messages():
@@ -133,7 +133,7 @@ def test_times_lead_to_offsets(root: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_group_consumes_it_and_goes_on_where_it_was(root: Path, kind: str) -> None:
+def test_a_group_consumes_it_and_goes_on_where_it_was(root, kind):
     def consumed(store: MessageStore) -> list[bytes]:
         with store.consume(T, "g", start="first", idle_timeout_s=0.05) as group:
             return [one.body for one in group if one.ack()]
@@ -151,7 +151,7 @@ def test_a_group_consumes_it_and_goes_on_where_it_was(root: Path, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_reader_beside_the_writer_sees_what_is_on_the_disk(root: Path, kind: str) -> None:
+def test_a_reader_beside_the_writer_sees_what_is_on_the_disk(root, kind):
     with open_store(root, kind) as store:
         store.put_batch(messages())
         store.wait_dispatched()
@@ -170,9 +170,7 @@ def test_a_reader_beside_the_writer_sees_what_is_on_the_disk(root: Path, kind: s
 
 @pytest.mark.parametrize("kind", ON_DISK)
 @pytest.mark.parametrize("ends", ["close", "abandon"])
-def test_whatever_class_opens_it_again_has_recovered_every_queue(
-    root: Path, kind: str, ends: str
-) -> None:
+def test_whatever_class_opens_it_again_has_recovered_every_queue(root, kind, ends):
     store = open_store(root, kind)
     store.put_batch(messages())
     store.flush()
@@ -188,9 +186,7 @@ def test_whatever_class_opens_it_again_has_recovered_every_queue(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_import_puts_lines_where_their_consumers_find_them(
-    root: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_import_puts_lines_where_their_consumers_find_them(root, kind, capsys):
     with open_store(root, kind) as store:
         store.put(messages()[0])
     lines = root / "lines.txt"
@@ -206,9 +202,7 @@ def test_import_puts_lines_where_their_consumers_find_them(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_commit_of_the_sink_puts_rows_where_their_consumers_find_them(
-    root: Path, kind: str
-) -> None:
+def test_a_commit_of_the_sink_puts_rows_where_their_consumers_find_them(root, kind):
     with open_store(root, kind) as store:
         store.put(messages()[0])
     options = sink_options(root, streaming=False)
@@ -229,9 +223,7 @@ def test_a_commit_of_the_sink_puts_rows_where_their_consumers_find_them(
 
 
 @pytest.mark.parametrize("kind", ON_DISK)
-def test_the_commands_that_read_print_each_message(
-    root: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_that_read_print_each_message(root, kind, capsys):
     with open_store(root, kind) as store:
         store.put_batch(messages())
     for command in (["tail"], ["get", "-q", "0"]):
@@ -246,7 +238,7 @@ def test_the_commands_that_read_print_each_message(
 
 @pytest.mark.parametrize("kind", ON_DISK)
 @pytest.mark.parametrize("how", ["repair", "rebuild", "open"])
-def test_lost_queues_are_found_and_made_again(root: Path, kind: str, how: str) -> None:
+def test_lost_queues_are_found_and_made_again(root, kind, how):
     with open_store(root, kind) as store:
         for _ in range(20):
             store.put_batch(messages())
@@ -264,7 +256,7 @@ def test_lost_queues_are_found_and_made_again(root: Path, kind: str, how: str) -
     assert audited(root, now_ms=START_MS).findings == []
 
 
-def test_a_rebuild_keeps_what_was_there(root: Path) -> None:
+def test_a_rebuild_keeps_what_was_there(root):
     with open_store(root, "batch") as store:
         store.put_batch(messages())
     before = (root / "batchconsumequeue" / T / "0" / f"{0:020d}").read_bytes()
@@ -275,7 +267,7 @@ def test_a_rebuild_keeps_what_was_there(root: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ON_DISK)
-def test_a_rebuild_on_spark_counts_every_record(root: Path, kind: str) -> None:
+def test_a_rebuild_on_spark_counts_every_record(root, kind):
     with open_store(root, kind) as store:
         for one in messages():
             store.put(one)
@@ -285,7 +277,7 @@ def test_a_rebuild_on_spark_counts_every_record(root: Path, kind: str) -> None:
 # --- kinds that are not known ---------------------------------------------------------------------
 
 
-def test_a_kind_that_is_not_known_is_refused_by_name_at_every_door(root: Path) -> None:
+def test_a_kind_that_is_not_known_is_refused_by_name_at_every_door(root):
     with open_store(root) as store:
         store.put(messages()[0])
     table = {T: {"topicName": T, "attributes": {"queue.type": "TreeCQ"}}}
@@ -346,7 +338,7 @@ class LatestTopics(TopicKind):
         return self._pages[question]
 
 
-def test_a_kind_from_outside_of_the_package_is_one_like_any_other(root: Path) -> None:
+def test_a_kind_from_outside_of_the_package_is_one_like_any_other(root):
     for _ in range(2):  # made, and found in the table again
         with MessageStore.open(root, CONFIG, threads=False, kinds=[LatestTopics]) as store:
             store.topics_of("latest").create(T)

@@ -9,7 +9,7 @@ from rocketstore.errors import ConfigError
 from rocketstore.storage.layout import StoreLayout
 
 
-def test_everything_lies_where_4_9_puts_it() -> None:
+def test_everything_lies_where_4_9_puts_it():
     layout = StoreLayout.of("data/store")
     root = Path("data/store").absolute()
     assert layout.commit_log_directories == (root / "commitlog",)
@@ -24,19 +24,19 @@ def test_everything_lies_where_4_9_puts_it() -> None:
     assert layout.repair == root / "repair"
 
 
-def test_several_log_paths_are_several_directories_not_one_named_after_all() -> None:
+def test_several_log_paths_are_several_directories_not_one_named_after_all():
     layout = StoreLayout.of("s", StoreConfig(store_path_commit_log="/a, /b"))
     assert layout.commit_log_directories == (Path("/a"), Path("/b"))
 
 
-def test_read_only_log_paths_are_never_written() -> None:
+def test_read_only_log_paths_are_never_written():
     config = StoreConfig(store_path_commit_log="/a,/b", read_only_commit_log_store_paths="/b")
     layout = StoreLayout.of("s", config)
     assert layout.commit_log_directories == (Path("/a"),)
     assert layout.read_only_directories == (Path("/b"),)
 
 
-def test_a_log_without_a_writable_path_is_refused() -> None:
+def test_a_log_without_a_writable_path_is_refused():
     config = StoreConfig(store_path_commit_log="/a", read_only_commit_log_store_paths="/a")
     with pytest.raises(ConfigError, match="read-only"):
         StoreLayout.of("s", config)
@@ -47,13 +47,13 @@ def places(directories: str, count: int, full: set[Path]) -> list[str]:
     return [str(layout.log_directory(number, full)) for number in range(count)]
 
 
-def test_files_go_round_the_directories_in_order_of_their_names() -> None:
+def test_files_go_round_the_directories_in_order_of_their_names():
     assert places("/b,/a", 3, set()) == ["/a", "/b", "/a"]
 
 
-def test_a_full_directory_gets_no_file_while_another_has_room() -> None:
+def test_a_full_directory_gets_no_file_while_another_has_room():
     assert places("/a,/b,/c", 3, {Path("/b")}) == ["/a", "/c", "/a"]
 
 
-def test_when_all_directories_are_full_files_go_on_all() -> None:
+def test_when_all_directories_are_full_files_go_on_all():
     assert places("/a,/b", 2, {Path("/a"), Path("/b")}) == ["/a", "/b"]

@@ -10,26 +10,24 @@ from support.golden import golden_case
 
 
 @pytest.fixture
-def basic(tmp_path: Path) -> Path:
+def basic(tmp_path):
     return Path(shutil.copytree(golden_case("basic") / "store", tmp_path / "store"))
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_the_settings_of_an_open_store_say_the_sizes_of_its_files(
-    basic: Path, *, read_only: bool
-) -> None:
+def test_the_settings_of_an_open_store_say_the_sizes_of_its_files(basic, *, read_only):
     with MessageStore.open(basic, read_only=read_only) as store:
         assert store.config.mapped_file_size_commit_log == 65536
         assert store.config.mapped_file_size_consume_queue == 2000
 
 
-def test_a_writer_learns_the_layout_of_the_index(basic: Path) -> None:
+def test_a_writer_learns_the_layout_of_the_index(basic):
     with MessageStore.open(basic) as store:
         assert (store.config.max_hash_slot_num, store.config.max_index_num) == (500, 2000)
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_size_that_is_set_and_differs_names_both(basic: Path, *, read_only: bool) -> None:
+def test_a_size_that_is_set_and_differs_names_both(basic, *, read_only):
     config = StoreConfig(mapped_file_size_commit_log=131072)
     with pytest.raises(ConfigError, match=r"(?s)131072.*65536|65536.*131072"):
         MessageStore.open(basic, config, read_only=read_only)

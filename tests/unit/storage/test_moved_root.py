@@ -1,6 +1,5 @@
 """A store whose directory is moved or unmounted while it is open makes nothing in its old place."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -50,9 +49,7 @@ def put_until_refused(store: MessageStore) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("lose", [move, unmount, lead_nowhere])
-def test_a_root_that_is_gone_ends_puts_with_the_log_file_and_makes_nothing_there(
-    tmp_path: Path, lose: Callable[[Path], None]
-) -> None:
+def test_a_root_that_is_gone_ends_puts_with_the_log_file_and_makes_nothing_there(tmp_path, lose):
     root, moved = tmp_path / "store", tmp_path / "moved"
     store = open_store(root)
     assert store.put(Message(topic="orders", body=b"first"), queue_id=0).is_stored
@@ -69,7 +66,7 @@ def test_a_root_that_is_gone_ends_puts_with_the_log_file_and_makes_nothing_there
         assert again.next_queue_offset("orders", 0) == count + 1
 
 
-def test_a_root_that_is_brought_back_is_written_again(tmp_path: Path) -> None:
+def test_a_root_that_is_brought_back_is_written_again(tmp_path):
     root = tmp_path / "store"
     with open_store(root) as store:
         store.put(Message(topic="orders", body=b"first"), queue_id=0)
@@ -82,9 +79,7 @@ def test_a_root_that_is_brought_back_is_written_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lose", [move, unmount])
-def test_a_log_directory_elsewhere_is_as_the_root(
-    tmp_path: Path, lose: Callable[[Path], None]
-) -> None:
+def test_a_log_directory_elsewhere_is_as_the_root(tmp_path, lose):
     log = tmp_path / "disk" / "log"
     with open_store(tmp_path / "store", store_path_commit_log=str(log)) as store:
         lose(log)
@@ -97,7 +92,7 @@ def test_a_log_directory_elsewhere_is_as_the_root(
         assert store.put(Message(topic="orders", body=b"1"), queue_id=0).queue_offset == count
 
 
-def test_a_broker_answers_what_4_9_answers_without_a_log_file(tmp_path: Path) -> None:
+def test_a_broker_answers_what_4_9_answers_without_a_log_file(tmp_path):
     desk = Desk(tmp_path / "store", CONFIG)
     desk.answer(310, SEND, b"first")
     move(tmp_path / "store")

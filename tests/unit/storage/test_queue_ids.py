@@ -1,7 +1,6 @@
 """What is equal to a queue id and is none has the same answer whatever queues there are."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ GETS: list[Callable[[Any, Any], object]] = [
 
 
 @pytest.mark.parametrize("no_id", [True, False, 1.0, "1", None])
-def test_no_put_and_no_get_takes_it(no_id: object, tmp_path: Path) -> None:
+def test_no_put_and_no_get_takes_it(no_id, tmp_path):
     config = StoreConfig(mapped_file_size_commit_log=65_536)
     with MessageStore.open(tmp_path, config, threads=False) as store:
         for has_queues in (False, True):
@@ -65,9 +64,7 @@ def test_no_put_and_no_get_takes_it(no_id: object, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("no_text", [None, b"t", 17])
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_lookup_by_what_is_no_text_is_refused_and_no_empty_answer(
-    no_text: Any, read_only: Any, tmp_path: Path
-) -> None:
+def test_a_lookup_by_what_is_no_text_is_refused_and_no_empty_answer(no_text, read_only, tmp_path):
     config = StoreConfig.small()
     with MessageStore.open(tmp_path, config, threads=False) as store:
         store.put(Message(topic="t", body=b"x", keys="17"))

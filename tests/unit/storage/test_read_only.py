@@ -22,7 +22,7 @@ QUEUE = QueueKey("TopicTest", 0)
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> StoreFiles:
+def files(tmp_path):
     return StoreFiles(tmp_path / "store")
 
 
@@ -43,7 +43,7 @@ def bodies(store: ReadOnlyStore, offset: int = 0) -> list[bytes]:
 # --- it only reads --------------------------------------------------------------------------------
 
 
-def test_reading_everything_changes_no_byte_and_no_name(files: StoreFiles) -> None:
+def test_reading_everything_changes_no_byte_and_no_name(files):
     for number in range(20):
         files.put(body=b"%d" % number * 100, keys=f"k{number}", tags="t")
     (files.root / "abort").touch()
@@ -62,9 +62,7 @@ def test_reading_everything_changes_no_byte_and_no_name(files: StoreFiles) -> No
     assert snapshot(files.root) == before
 
 
-def test_files_are_opened_for_reading_only_and_never_locked_or_mapped(
-    files: StoreFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_opened_for_reading_only_and_never_locked_or_mapped(files, monkeypatch):
     files.put()
     real_open = os.open
     opened: list[tuple[str, int]] = []
@@ -97,7 +95,7 @@ def test_files_are_opened_for_reading_only_and_never_locked_or_mapped(
     assert set(threading.enumerate()) <= threads
 
 
-def test_writing_is_refused_with_a_typed_error(files: StoreFiles) -> None:
+def test_writing_is_refused_with_a_typed_error(files):
     files.put()
     store = ReadOnlyStore(files.root)
     for write in (
@@ -110,7 +108,7 @@ def test_writing_is_refused_with_a_typed_error(files: StoreFiles) -> None:
     assert store.is_read_only
 
 
-def test_a_closed_store_says_so(files: StoreFiles) -> None:
+def test_a_closed_store_says_so(files):
     files.put()
     store = ReadOnlyStore(files.root)
     store.close()
@@ -126,7 +124,7 @@ def test_a_closed_store_says_so(files: StoreFiles) -> None:
             question()
 
 
-def test_a_time_alone_is_no_question_to_the_index_but_to_a_queue(files: StoreFiles) -> None:
+def test_a_time_alone_is_no_question_to_the_index_but_to_a_queue(files):
     for number in range(3):
         files.put(keys="k", store_timestamp_ms=1_000 + number)
     store = ReadOnlyStore(files.root)
@@ -138,14 +136,14 @@ def test_a_time_alone_is_no_question_to_the_index_but_to_a_queue(files: StoreFil
 # --- opening --------------------------------------------------------------------------------------
 
 
-def test_a_directory_without_a_log_is_no_store(tmp_path: Path) -> None:
+def test_a_directory_without_a_log_is_no_store(tmp_path):
     with pytest.raises(NotAStoreError, match="has no CommitLog"):
         ReadOnlyStore(tmp_path)
     with pytest.raises(NotAStoreError, match="has no CommitLog"):
         ReadOnlyStore(tmp_path / "absent")
 
 
-def test_a_writer_that_has_not_put_anything_yet_can_be_read(tmp_path: Path) -> None:
+def test_a_writer_that_has_not_put_anything_yet_can_be_read(tmp_path):
     (tmp_path / "abort").touch()
     store = ReadOnlyStore(tmp_path)
     assert store.queues() == []
@@ -154,7 +152,7 @@ def test_a_writer_that_has_not_put_anything_yet_can_be_read(tmp_path: Path) -> N
     assert bodies(store) == [b"first"]
 
 
-def test_queues_without_a_log_are_no_store(files: StoreFiles) -> None:
+def test_queues_without_a_log_are_no_store(files):
     files.put()
     files.log_path(0).unlink()
     with pytest.raises(NotAStoreError, match="queues but no CommitLog file"):
@@ -162,9 +160,7 @@ def test_queues_without_a_log_are_no_store(files: StoreFiles) -> None:
 
 
 @pytest.mark.parametrize("listings", [1, 2])
-def test_a_first_message_that_comes_while_it_opens_is_read(
-    files: StoreFiles, monkeypatch: pytest.MonkeyPatch, listings: int
-) -> None:
+def test_a_first_message_that_comes_while_it_opens_is_read(files, monkeypatch, listings):
     listdir, listed = os.listdir, []
 
     def then_the_writer_puts(directory: str | Path) -> list[str]:
@@ -181,7 +177,7 @@ def test_a_first_message_that_comes_while_it_opens_is_read(
     assert bodies(store) == [b"first"]
 
 
-def test_a_store_without_a_message_is_empty(files: StoreFiles) -> None:
+def test_a_store_without_a_message_is_empty(files):
     store = ReadOnlyStore(files.root)
     assert store.queues() == store.topics() == []
     assert store.max_physical_offset == store.min_physical_offset == 0
@@ -189,7 +185,7 @@ def test_a_store_without_a_message_is_empty(files: StoreFiles) -> None:
     assert store.find("TopicTest", "k") == []
 
 
-def test_an_index_of_another_ratio_needs_its_layout_and_names_the_file(files: StoreFiles) -> None:
+def test_an_index_of_another_ratio_needs_its_layout_and_names_the_file(files):
     files.put(keys="k")
     (files.root / "index").mkdir()
     (files.root / "index" / "20240101000000000").write_bytes(bytes(40 + 4 * 10 + 20 * 30))
@@ -204,7 +200,7 @@ def index_of(files: StoreFiles) -> None:
     files.index("20240101000000000", items, begin_ms=1_000, end_ms=1_000)
 
 
-def test_an_index_file_that_was_cut_off_does_not_hide_the_others(files: StoreFiles) -> None:
+def test_an_index_file_that_was_cut_off_does_not_hide_the_others(files):
     files.put(keys="k")
     index_of(files)
     whole = next((files.root / "index").iterdir())
@@ -227,25 +223,21 @@ def test_an_index_file_that_was_cut_off_does_not_hide_the_others(files: StoreFil
         },
     ],
 )
-def test_an_index_layout_that_is_set_and_differs_from_the_files_is_an_error(
-    files: StoreFiles, setting: dict[str, int]
-) -> None:
+def test_an_index_layout_that_is_set_and_differs_from_the_files_is_an_error(files, setting):
     files.put(keys="k")
     index_of(files)
     with pytest.raises(ConfigError, match="maxHashSlotNum"):
         ReadOnlyStore(files.root, StoreConfig(**setting))
 
 
-def test_one_number_of_an_index_layout_gives_the_other(files: StoreFiles) -> None:
+def test_one_number_of_an_index_layout_gives_the_other(files):
     files.put(keys="k")
     index_of(files)
     config = StoreConfig(max_index_num=INDEX_LAYOUT.item_count)
     assert len(ReadOnlyStore(files.root, config).find("TopicTest", "k")) == 1
 
 
-def test_a_queue_file_that_was_cut_off_does_not_keep_a_store_from_being_read(
-    files: StoreFiles,
-) -> None:
+def test_a_queue_file_that_was_cut_off_does_not_keep_a_store_from_being_read(files):
     for queue_id in range(3):
         files.put(queue_id=queue_id)
     first = next((files.root / "consumequeue" / "TopicTest" / "0").iterdir())
@@ -258,7 +250,7 @@ def test_a_queue_file_that_was_cut_off_does_not_keep_a_store_from_being_read(
 # --- beside a writer ------------------------------------------------------------------------------
 
 
-def test_messages_that_the_writer_adds_are_seen_by_the_next_question(files: StoreFiles) -> None:
+def test_messages_that_the_writer_adds_are_seen_by_the_next_question(files):
     (files.root / "abort").touch()
     files.put(body=b"0")
     store = ReadOnlyStore(files.root)
@@ -274,9 +266,7 @@ def test_messages_that_the_writer_adds_are_seen_by_the_next_question(files: Stor
     assert store.queues() == [QUEUE, QueueKey("TopicTest", 7)]
 
 
-def test_a_record_that_is_not_dispatched_yet_is_not_seen_while_a_writer_runs(
-    files: StoreFiles,
-) -> None:
+def test_a_record_that_is_not_dispatched_yet_is_not_seen_while_a_writer_runs(files):
     (files.root / "abort").touch()
     files.put(body=b"0")
     end = files.end
@@ -291,7 +281,7 @@ def test_a_record_that_is_not_dispatched_yet_is_not_seen_while_a_writer_runs(
     assert at_rest.at_physical_offset(offset) is not None
 
 
-def test_without_queues_the_end_is_found_by_following_the_records(files: StoreFiles) -> None:
+def test_without_queues_the_end_is_found_by_following_the_records(files):
     offsets = [files.put(body=b"x" * 500, dispatch=False) for _ in range(20)]
     (files.root / "abort").touch()
     store = ReadOnlyStore(files.root)
@@ -299,7 +289,7 @@ def test_without_queues_the_end_is_found_by_following_the_records(files: StoreFi
     assert store.at_physical_offset(offsets[-1]) is not None
 
 
-def test_files_that_the_writer_deletes_move_the_minimum(files: StoreFiles) -> None:
+def test_files_that_the_writer_deletes_move_the_minimum(files):
     for number in range(40):
         files.put(body=b"%d" % number * 300)
     store = ReadOnlyStore(files.root)
@@ -316,7 +306,7 @@ def test_files_that_the_writer_deletes_move_the_minimum(files: StoreFiles) -> No
     assert bodies(store, 30)
 
 
-def test_when_every_message_has_expired_the_minimum_is_the_maximum(files: StoreFiles) -> None:
+def test_when_every_message_has_expired_the_minimum_is_the_maximum(files):
     for _ in range(12):
         files.put(body=b"x" * 300)
     for _ in range(30):
@@ -330,9 +320,7 @@ def test_when_every_message_has_expired_the_minimum_is_the_maximum(files: StoreF
     assert store.earliest_timestamp(*QUEUE) is None
 
 
-def test_a_queue_that_is_deleted_and_created_again_starts_from_the_beginning(
-    files: StoreFiles,
-) -> None:
+def test_a_queue_that_is_deleted_and_created_again_starts_from_the_beginning(files):
     for _ in range(5):
         files.put(body=b"old")
     store = ReadOnlyStore(files.root)
@@ -347,9 +335,7 @@ def test_a_queue_that_is_deleted_and_created_again_starts_from_the_beginning(
 
 
 @pytest.mark.parametrize("is_open_before", [True, False])
-def test_a_half_written_entry_is_not_seen(
-    files: StoreFiles, monkeypatch: pytest.MonkeyPatch, *, is_open_before: bool
-) -> None:
+def test_a_half_written_entry_is_not_seen(files, monkeypatch, *, is_open_before):
     (files.root / "abort").touch()
     files.put(body=b"0", tags="t")
     store = ReadOnlyStore(files.root)
@@ -376,7 +362,7 @@ def test_a_half_written_entry_is_not_seen(
     assert len(store.get(*QUEUE, 0, tags="t").messages) == 2
 
 
-def test_entries_beyond_the_end_of_the_log_do_not_count(files: StoreFiles) -> None:
+def test_entries_beyond_the_end_of_the_log_do_not_count(files):
     files.put(body=b"0")
     files.put(body=b"1")
     torn = files.put(body=b"2")
@@ -389,7 +375,7 @@ def test_entries_beyond_the_end_of_the_log_do_not_count(files: StoreFiles) -> No
     assert len(list(store.queue_entries(*QUEUE))) == 2
 
 
-def test_a_lost_last_message_keeps_its_place_where_the_log_goes_on(files: StoreFiles) -> None:
+def test_a_lost_last_message_keeps_its_place_where_the_log_goes_on(files):
     lost = files.put(body=b"0")
     files.put(queue_id=1, body=b"1")
     files.write_log(lost + 4, bytes(4))
@@ -400,7 +386,7 @@ def test_a_lost_last_message_keeps_its_place_where_the_log_goes_on(files: StoreF
     assert page.next_offset == 1
 
 
-def test_an_unwritten_page_in_a_queue_does_not_end_it(files: StoreFiles) -> None:
+def test_an_unwritten_page_in_a_queue_does_not_end_it(files):
     wide = StoreFiles(files.root.parent / "wide", queue_file_size=1000 * 20)
     for number in range(600):
         wide.put(body=b"%d" % number)
@@ -411,7 +397,7 @@ def test_an_unwritten_page_in_a_queue_does_not_end_it(files: StoreFiles) -> None
     assert bodies(store, 599) == [b"599"]
 
 
-def test_waiting_looks_again_until_the_time_is_over(files: StoreFiles) -> None:
+def test_waiting_looks_again_until_the_time_is_over(files):
     files.put(body=b"0")
     now = 0.0
 
@@ -433,7 +419,7 @@ def test_waiting_looks_again_until_the_time_is_over(files: StoreFiles) -> None:
 # --- files that are not as they should be ---------------------------------------------------------
 
 
-def test_strange_files_are_named_and_do_not_stop_a_reader(files: StoreFiles) -> None:
+def test_strange_files_are_named_and_do_not_stop_a_reader(files):
     for number in range(30):
         files.put(body=b"%d" % number * 300)
     (files.root / "commitlog" / "notes.txt").write_text("mine")
@@ -460,7 +446,7 @@ def test_strange_files_are_named_and_do_not_stop_a_reader(files: StoreFiles) -> 
     assert (read + skipped, skipped > 0) == (30, True)
 
 
-def test_a_missing_log_file_is_reported_as_a_hole(files: StoreFiles) -> None:
+def test_a_missing_log_file_is_reported_as_a_hole(files):
     for number in range(40):
         files.put(body=b"%d" % number * 300)
     files.log_path(4096).unlink()
@@ -470,7 +456,7 @@ def test_a_missing_log_file_is_reported_as_a_hole(files: StoreFiles) -> None:
     assert store.max_offset(*QUEUE) == 40
 
 
-def test_a_short_last_queue_file_is_read_as_far_as_it_goes(files: StoreFiles) -> None:
+def test_a_short_last_queue_file_is_read_as_far_as_it_goes(files):
     for number in range(15):
         files.put(body=b"%d" % number)
     os.truncate(files.queue_directory(QUEUE) / file_name(200), 3 * 20 + 7)
@@ -479,7 +465,7 @@ def test_a_short_last_queue_file_is_read_as_far_as_it_goes(files: StoreFiles) ->
     assert bodies(store, 10) == [b"10", b"11", b"12"]
 
 
-def test_a_file_is_no_place_for_a_store(tmp_path: Path) -> None:
+def test_a_file_is_no_place_for_a_store(tmp_path):
     file = tmp_path / "file.txt"
     file.write_text("a line")
 

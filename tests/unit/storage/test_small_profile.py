@@ -23,7 +23,7 @@ def disk_bytes(root: Path) -> int:
     return sum(os.lstat(place).st_blocks * 512 for place in places)
 
 
-def test_a_small_store_with_a_message_takes_less_than_5_mb_open_and_closed(tmp_path: Path) -> None:
+def test_a_small_store_with_a_message_takes_less_than_5_mb_open_and_closed(tmp_path):
     with MessageStore.open(tmp_path, StoreConfig.small()) as store:
         store.put(ONE)
         store.wait_dispatched()
@@ -32,7 +32,7 @@ def test_a_small_store_with_a_message_takes_less_than_5_mb_open_and_closed(tmp_p
     assert disk_bytes(tmp_path) < 5_000_000
 
 
-def test_a_small_store_holds_the_longest_message_that_any_store_holds(tmp_path: Path) -> None:
+def test_a_small_store_holds_the_longest_message_that_any_store_holds(tmp_path):
     longest = Message(topic="t" * 127, body=bytes(4 * MiB), properties={"p": "x" * 32_700})
     with MessageStore.open(tmp_path, StoreConfig.small(), threads=False) as store:
         assert store.put(longest).status.name == "PUT_OK"
@@ -41,7 +41,7 @@ def test_a_small_store_holds_the_longest_message_that_any_store_holds(tmp_path: 
         assert [len(one.body) for one in store.get(longest.topic, 0, 0, 2).messages] == [4 * MiB]
 
 
-def test_a_small_store_rolls_each_kind_of_file_and_finds_everything(tmp_path: Path) -> None:
+def test_a_small_store_rolls_each_kind_of_file_and_finds_everything(tmp_path):
     count = 12_000
     with MessageStore.open(tmp_path, StoreConfig.small(), threads=False) as store:
         for first in range(0, count, 1000):
@@ -58,7 +58,7 @@ def test_a_small_store_rolls_each_kind_of_file_and_finds_everything(tmp_path: Pa
 
 
 @pytest.mark.parametrize("first", [Message(topic="orders", body=b"no key"), ONE])
-def test_later_opens_need_not_know_that_a_store_is_small(tmp_path: Path, first: Message) -> None:
+def test_later_opens_need_not_know_that_a_store_is_small(tmp_path, first):
     """Neither when a queue or the index has no file yet."""
     with MessageStore.open(tmp_path, StoreConfig.small()) as store:
         store.put(first)
@@ -72,7 +72,7 @@ def test_later_opens_need_not_know_that_a_store_is_small(tmp_path: Path, first: 
         assert len(store.find("orders", "k")) == 1 + (first is ONE)
 
 
-def test_a_store_of_other_sizes_is_not_opened_as_a_small_one(tmp_path: Path) -> None:
+def test_a_store_of_other_sizes_is_not_opened_as_a_small_one(tmp_path):
     with MessageStore.open(tmp_path, StoreConfig.small(mapped_file_size_commit_log=MiB)) as store:
         store.put(ONE)
         assert parts_of(store).sizes.commit_log_file_bytes == MiB
@@ -83,7 +83,7 @@ def test_a_store_of_other_sizes_is_not_opened_as_a_small_one(tmp_path: Path) -> 
 # --- retention ------------------------------------------------------------------------------------
 
 
-def test_a_program_s_store_deletes_nothing_unless_told(tmp_path: Path) -> None:
+def test_a_program_s_store_deletes_nothing_unless_told(tmp_path):
     assert not StoreConfig().retention
     assert not StoreConfig.small().retention
     assert not load_config(environment={}).config.retention
@@ -101,7 +101,7 @@ def test_a_program_s_store_deletes_nothing_unless_told(tmp_path: Path) -> None:
         assert store.min_physical_offset == 0
 
 
-def test_a_broker_conf_turns_retention_on_and_may_turn_it_off(tmp_path: Path) -> None:
+def test_a_broker_conf_turns_retention_on_and_may_turn_it_off(tmp_path):
     path = tmp_path / "broker.conf"
     path.write_text("brokerName=b\n")
     loaded = load_config(broker_conf=path, environment={})

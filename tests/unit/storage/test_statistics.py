@@ -25,12 +25,12 @@ class Totals:
 
 
 @pytest.fixture
-def totals() -> Totals:
+def totals():
     return Totals()
 
 
 @pytest.fixture
-def statistics(clock, totals) -> StoreStatistics:
+def statistics(clock, totals):
     return StoreStatistics(clock, lambda: [totals.counter], totals.get)
 
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,7 +24,7 @@ QUEUES = 40
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[MessageStore]:
+def store(tmp_path):
     with open_store(tmp_path, Clock()) as opened:
         for number in range(QUEUES):
             opened.put(Message(topic=f"topic-{number}", body=b"x"))
@@ -33,9 +32,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
         yield opened
 
 
-def test_a_flush_looks_at_no_queue_that_was_not_written_since(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flush_looks_at_no_queue_that_was_not_written_since(store, monkeypatch):
     looked_at: Counter[str] = Counter()
     flush = ConsumeQueue.flush
 
@@ -53,9 +50,7 @@ def test_a_flush_looks_at_no_queue_that_was_not_written_since(
     assert looked_at == {"topic-3": 1, "another": 1}
 
 
-def test_a_flush_reads_the_end_of_no_queue_that_is_as_it_was(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flush_reads_the_end_of_no_queue_that_is_as_it_was(store, monkeypatch):
     """Consumers' offsets are saved every five seconds, which flushes everything."""
     looked_at: Counter[str] = Counter()
     given_stop = ConsumeQueue.given_stop.fget
@@ -84,9 +79,7 @@ def test_a_flush_reads_the_end_of_no_queue_that_is_as_it_was(
     assert looked_at["topic-3"] == 2
 
 
-def test_a_flush_reads_no_index_file_that_is_full_and_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flush_reads_no_index_file_that_is_full_and_on_the_disk(tmp_path, monkeypatch):
     """It read the header of each, every second."""
     read: list[int] = []
 
@@ -124,9 +117,7 @@ class _Decoded(np.ndarray[Any, Any]):
         return super().tolist()
 
 
-def test_a_look_at_delayed_messages_reads_few_of_those_that_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_at_delayed_messages_reads_few_of_those_that_wait(tmp_path, monkeypatch):
     """3,276 of each level were made values each time one message was due: 6 ms of 18 levels."""
     chunks = ConsumeQueue.chunks
 
@@ -155,15 +146,13 @@ def test_a_look_at_delayed_messages_reads_few_of_those_that_wait(
     assert 0 < costs(600) == costs(300)
 
 
-def test_a_sample_of_the_statistics_looks_at_no_queue(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_of_the_statistics_looks_at_no_queue(store, monkeypatch):
     monkeypatch.setattr(CommitLog, "every_counter", lambda _: pytest.fail("a queue is looked at"))
     store.statistics.sample()
     assert store.statistics.total_put().messages == QUEUES
 
 
-def test_the_total_is_what_the_counters_of_all_queues_add_up_to(tmp_path: Path) -> None:
+def test_the_total_is_what_the_counters_of_all_queues_add_up_to(tmp_path):
     config = StoreConfig(
         mapped_file_size_commit_log=CONFIG.mapped_file_size_commit_log,
         enable_lmq=True, enable_multi_dispatch=True,

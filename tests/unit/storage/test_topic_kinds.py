@@ -64,9 +64,7 @@ def bodies(store: Any, topic: str = "t", queue_id: int = 0) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_topic_with_a_message_that_is_not_dispatched_stays_as_it_is(
-    root: Path, kind: str
-) -> None:
+def test_a_topic_with_a_message_that_is_not_dispatched_stays_as_it_is(root, kind):
     with open_store(root) as store:
         assert store.put(Message(topic="t", body=b"acknowledged")).is_stored
         further = {"INNER_MULTI_DISPATCH": "further"}
@@ -84,9 +82,7 @@ def test_a_topic_with_a_message_that_is_not_dispatched_stays_as_it_is(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_acknowledged_message_is_hidden_by_a_kind_that_its_topic_gets_meanwhile(
-    root: Path, kind: str
-) -> None:
+def test_no_acknowledged_message_is_hidden_by_a_kind_that_its_topic_gets_meanwhile(root, kind):
     made: list[str] = []
     stored: dict[str, list[bytes]] = {}
 
@@ -114,8 +110,8 @@ def test_no_acknowledged_message_is_hidden_by_a_kind_that_its_topic_gets_meanwhi
 
 
 def test_a_put_that_is_on_its_way_when_its_topic_becomes_one_in_memory_is_refused(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    root, monkeypatch
+):
     with open_store(root) as store:
         queue_of = store._writer._queue_of
 
@@ -135,8 +131,8 @@ def test_a_put_that_is_on_its_way_when_its_topic_becomes_one_in_memory_is_refuse
 
 
 def test_a_further_queue_whose_topic_becomes_of_another_kind_during_the_put_gets_nothing(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    root, monkeypatch
+):
     properties = {"INNER_MULTI_DISPATCH": "further"}
     with open_store(root) as store:
         extra = store.extra_queues
@@ -156,9 +152,7 @@ def test_a_further_queue_whose_topic_becomes_of_another_kind_during_the_put_gets
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_fails_while_a_topic_becomes_one_the_store_opens_and_loses_nothing(
-    root: Path, kind: str
-) -> None:
+def test_whatever_fails_while_a_topic_becomes_one_the_store_opens_and_loses_nothing(root, kind):
     for number in count():
         fails = FailsOnce()
         own, disk = root / str(number), FaultyDisk(fails)
@@ -179,7 +173,7 @@ def test_whatever_fails_while_a_topic_becomes_one_the_store_opens_and_loses_noth
             return
 
 
-def test_a_kind_is_not_changed_while_the_store_closes(root: Path) -> None:
+def test_a_kind_is_not_changed_while_the_store_closes(root):
     store = open_store(root)
     topics = store.batch_topics
     parts_of(store).log.settle()  # a closing store got that far
@@ -189,7 +183,7 @@ def test_a_kind_is_not_changed_while_the_store_closes(root: Path) -> None:
     assert not (root / "config").exists()
 
 
-def test_a_slave_s_topics_are_its_master_s(root: Path) -> None:
+def test_a_slave_s_topics_are_its_master_s(root):
     config = StoreConfig.small(broker_role=BrokerRole.SLAVE)
     with (
         MessageStore.open(root, config, threads=False) as store,
@@ -201,9 +195,7 @@ def test_a_slave_s_topics_are_its_master_s(root: Path) -> None:
 # --- doors --------------------------------------------------------------------------------------
 
 
-def test_no_door_puts_what_the_topic_s_consumers_would_not_find(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_door_puts_what_the_topic_s_consumers_would_not_find(root, capsys):
     with open_store(root) as store:
         create(store, "memory")
         end = store.max_physical_offset
@@ -233,8 +225,8 @@ def test_no_door_puts_what_the_topic_s_consumers_would_not_find(
 
 
 def test_a_topic_with_messages_on_the_disk_that_the_table_calls_one_in_memory_takes_none_there(
-    root: Path,
-) -> None:
+    root,
+):
     with open_store(root) as store:
         store.put(Message(topic="t", body=b"on the disk")).raise_for_status()
         store.put(Message(topic="u", body=b"1")).raise_for_status()
@@ -255,8 +247,8 @@ def test_a_topic_with_messages_on_the_disk_that_the_table_calls_one_in_memory_ta
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("waits_for", ["time", "commit"])
 def test_a_message_that_waited_reaches_a_further_topic_that_became_of_another_kind(
-    root: Path, kind: str, waits_for: str
-) -> None:
+    root, kind, waits_for
+):
     clock = Clock()
     with open_store(root, clock=clock) as store:
         asked = {"INNER_MULTI_DISPATCH": "%LMQ%light,further,plain", "colour": "red"}
@@ -283,7 +275,7 @@ def test_a_message_that_waited_reaches_a_further_topic_that_became_of_another_ki
         assert "INNER_MULTI_DISPATCH" not in copy.properties
 
 
-def test_a_message_that_waited_for_a_topic_in_memory_reaches_its_further_queues(root: Path) -> None:
+def test_a_message_that_waited_for_a_topic_in_memory_reaches_its_further_queues(root):
     clock = Clock()
     with open_store(root, clock=clock) as store:
         asked = {"INNER_MULTI_DISPATCH": "plain,packed,quick", "DELAY": "1"}
@@ -299,7 +291,7 @@ def test_a_message_that_waited_for_a_topic_in_memory_reaches_its_further_queues(
         assert [bodies(store, name) for name in ("t", "plain", "packed", "quick")] == [[b"1"]] * 4
 
 
-def test_a_group_s_offsets_of_memory_are_not_applied_to_the_queue_on_the_disk(root: Path) -> None:
+def test_a_group_s_offsets_of_memory_are_not_applied_to_the_queue_on_the_disk(root):
     def consumed(store: MessageStore) -> int:
         store.wait_dispatched()
         with store.consume("t", "g", start="first", idle_timeout_s=0.05) as group:

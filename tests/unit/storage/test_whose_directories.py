@@ -65,7 +65,7 @@ DOORS: dict[str, Callable[[Path, StoreConfig], object]] = {
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_log_that_another_store_writes_is_locked_by_every_door(tmp_path: Path, door: str) -> None:
+def test_a_log_that_another_store_writes_is_locked_by_every_door(tmp_path, door):
     config = with_log(tmp_path / "log")
     filled(tmp_path / "other", with_log(tmp_path / "old"))
     with opened(tmp_path / "one", config) as one:
@@ -95,7 +95,7 @@ def other_process_finds(root: Path, log: Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_another_process_learns_who_has_the_log(tmp_path: Path) -> None:
+def test_another_process_learns_who_has_the_log(tmp_path):
     with opened(tmp_path / "one", with_log(tmp_path / "log")):
         assert other_process_finds(tmp_path / "other", tmp_path / "log") == str(os.getpid())
     assert other_process_finds(tmp_path / "third", tmp_path / "empty") == "open"
@@ -107,9 +107,7 @@ def link(at: Path, to: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["consumequeue", "index", "config", "commitlog"])
-def test_a_directory_that_two_roots_share_by_a_link_has_one_writer(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_directory_that_two_roots_share_by_a_link_has_one_writer(tmp_path, name):
     one = filled(tmp_path / "one")
     (one / "config").mkdir(exist_ok=True)
     link(tmp_path / "other" / name, one / name)
@@ -118,7 +116,7 @@ def test_a_directory_that_two_roots_share_by_a_link_has_one_writer(
 
 
 @pytest.mark.parametrize("place", ["commitlog", "consumequeue", "."])
-def test_nobody_writes_a_log_into_a_store_that_is_at_work(tmp_path: Path, place: str) -> None:
+def test_nobody_writes_a_log_into_a_store_that_is_at_work(tmp_path, place):
     one = filled(tmp_path / "one")
     with opened(one) as store:
         with pytest.raises(StoreLockedError):
@@ -127,7 +125,7 @@ def test_nobody_writes_a_log_into_a_store_that_is_at_work(tmp_path: Path, place:
         assert texts_in(store) == ["one", "two", "three"]
 
 
-def test_a_directory_in_the_store_of_a_broker_that_runs_is_refused(tmp_path: Path) -> None:
+def test_a_directory_in_the_store_of_a_broker_that_runs_is_refused(tmp_path):
     (tmp_path / "broker" / "commitlog").mkdir(parents=True)
     with (  # a broker locks no directory
         StoreLock(tmp_path / "broker" / "lock"),
@@ -142,9 +140,7 @@ def linked_log(root: Path, to: Path) -> None:
 
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize(("count", "has_more"), [(2, False), (2, True), (200, False)])
-def test_a_log_of_hard_links_has_one_writer(
-    tmp_path: Path, door: str, count: int, *, has_more: bool
-) -> None:
+def test_a_log_of_hard_links_has_one_writer(tmp_path, door, count, *, has_more):
     texts = [f"{number:04}" for number in range(count)]  # some roll the log while it is open
     with opened(tmp_path / "one") as one:
         put(one, *texts)
@@ -172,14 +168,14 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def test_only_files_at_the_log_s_end_stay_locked(tmp_path: Path) -> None:
+def test_only_files_at_the_log_s_end_stay_locked(tmp_path):
     with opened(tmp_path / "one") as one:
         put(one, *map(str, range(1_000)))
         files = sorted((tmp_path / "one" / "commitlog").iterdir())
         assert [*map(is_locked, files[-4:])] == [False, True, True, True]
 
 
-def test_a_log_that_is_only_read_may_have_a_writer(tmp_path: Path) -> None:
+def test_a_log_that_is_only_read_may_have_a_writer(tmp_path):
     filled(tmp_path / "one", with_log(tmp_path / "log"))
     shared = msgspec.structs.replace(
         with_log(tmp_path / "own"), read_only_commit_log_store_paths=str(tmp_path / "log")
@@ -203,7 +199,7 @@ os.wait()
 """
 
 
-def test_a_child_keeps_no_directory_locked_when_its_parent_is_killed(tmp_path: Path) -> None:
+def test_a_child_keeps_no_directory_locked_when_its_parent_is_killed(tmp_path):
     config = StoreConfig.small(store_path_commit_log=str(tmp_path / "log"))
     command = [sys.executable, "-c", PARENT, str(tmp_path / "one"), str(tmp_path / "log")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
@@ -218,7 +214,7 @@ def test_a_child_keeps_no_directory_locked_when_its_parent_is_killed(tmp_path: P
         parent.stdin.close()
 
 
-def test_what_is_refused_leaves_nothing_locked(tmp_path: Path) -> None:
+def test_what_is_refused_leaves_nothing_locked(tmp_path):
     with opened(tmp_path / "one", with_log(tmp_path / "log")):
         both = with_log(tmp_path / "free", tmp_path / "log")
         with pytest.raises(StoreLockedError):
@@ -226,7 +222,7 @@ def test_what_is_refused_leaves_nothing_locked(tmp_path: Path) -> None:
         filled(tmp_path / "third", with_log(tmp_path / "free"))
 
 
-def test_a_log_directory_holds_nothing_but_its_files(tmp_path: Path) -> None:
+def test_a_log_directory_holds_nothing_but_its_files(tmp_path):
     filled(tmp_path / "one", with_log(tmp_path / "log", tmp_path / "more"))
     names = [path.name for name in ("log", "more") for path in (tmp_path / name).iterdir()]
     assert names
@@ -237,7 +233,7 @@ def test_a_log_directory_holds_nothing_but_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_store_does_not_go_on_with_the_log_of_another_one(tmp_path: Path, door: str) -> None:
+def test_a_store_does_not_go_on_with_the_log_of_another_one(tmp_path, door):
     filled(tmp_path / "one", with_log(tmp_path / "log"))
     filled(tmp_path / "other", with_log(tmp_path / "own"), "mine")
     before = (tmp_path / "log" / ("0" * 20)).read_bytes()
@@ -249,7 +245,7 @@ def test_a_store_does_not_go_on_with_the_log_of_another_one(tmp_path: Path, door
         assert texts_in(other) == ["mine"]
 
 
-def test_a_new_root_takes_a_log_over_and_the_former_one_does_not_go_on(tmp_path: Path) -> None:
+def test_a_new_root_takes_a_log_over_and_the_former_one_does_not_go_on(tmp_path):
     config = with_log(tmp_path / "log")
     filled(tmp_path / "one", config)
     with opened(tmp_path / "new", config) as new:
@@ -262,7 +258,7 @@ def test_a_new_root_takes_a_log_over_and_the_former_one_does_not_go_on(tmp_path:
         assert texts_in(one) == ["one", "two", "three"]
 
 
-def test_a_root_in_the_log_directory_of_another_store_is_refused(tmp_path: Path) -> None:
+def test_a_root_in_the_log_directory_of_another_store_is_refused(tmp_path):
     filled(tmp_path / "one", with_log(tmp_path / "log"))
     (tmp_path / "log" / "consumequeue").mkdir()
     with pytest.raises(ConfigError, match="log is a log directory of the store"):
@@ -274,8 +270,8 @@ def test_a_root_in_the_log_directory_of_another_store_is_refused(tmp_path: Path)
     "part", ["commitlog", "consumequeue", "consumequeue/T", "consumequeue/T/0", "index", "config"]
 )
 def test_a_root_inside_another_store_s_files_is_refused_and_nothing_written(
-    tmp_path: Path, part: str, *, has_ends: bool
-) -> None:
+    tmp_path, part, *, has_ends
+):
     one = filled(tmp_path / "one")
     (one / "config").mkdir(exist_ok=True)
     if not has_ends:
@@ -290,7 +286,7 @@ def test_a_root_inside_another_store_s_files_is_refused_and_nothing_written(
     assert sorted(one.rglob("*")) == before
 
 
-def test_a_store_below_another_one_s_root_is_a_store_of_its_own(tmp_path: Path) -> None:
+def test_a_store_below_another_one_s_root_is_a_store_of_its_own(tmp_path):
     one = filled(tmp_path / "one")
     filled(one / "inner", CONFIG, "a")
     with opened(one / "inner") as inner, opened(one) as outer:
@@ -308,9 +304,7 @@ def make_loop(path: Path) -> None:
 @pytest.mark.parametrize("part", ["consumequeue", "consumequeue/T", "index"])
 @pytest.mark.parametrize("make", [make_file, make_loop])
 @pytest.mark.parametrize("door", ["open", "repair"])
-def test_what_is_no_directory_is_named(
-    tmp_path: Path, part: str, make: Callable[[Path], None], door: str
-) -> None:
+def test_what_is_no_directory_is_named(tmp_path, part, make, door):
     one = filled(tmp_path / "one")
     shutil.rmtree(one / part)
     make(one / part)
@@ -385,9 +379,7 @@ def lose_attributes(place: Path) -> tuple[Path, StoreConfig]:
         lose_attributes,
     ],
 )
-def test_a_store_goes_on_after(
-    tmp_path: Path, happens: Callable[[Path], tuple[Path, StoreConfig]]
-) -> None:
+def test_a_store_goes_on_after(tmp_path, happens):
     place = tmp_path / "place"
     place.mkdir()
     filled(place / "root", with_log(place / "log"))
@@ -399,9 +391,7 @@ def test_a_store_goes_on_after(
         assert texts_in(store) == ["one", "two", "three"]
 
 
-def test_a_file_system_without_attributes_and_locks_opens_as_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_attributes_and_locks_opens_as_before(tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(95, "Operation not supported")
 
@@ -415,7 +405,7 @@ def test_a_file_system_without_attributes_and_locks_opens_as_before(
 # --- a log in the root, a log of DLedger ----------------------------------------------------------
 
 
-def test_written_directories_are_all_that_a_store_writes_to(tmp_path: Path) -> None:
+def test_written_directories_are_all_that_a_store_writes_to(tmp_path):
     root = filled(tmp_path / "one", with_log(tmp_path / "log"))
     made = {path for path in root.iterdir() if path.is_dir()}
     assert made < {*StoreLayout.of(root, with_log(tmp_path / "log")).written_directories}
@@ -431,14 +421,14 @@ def log_of_raft(path: Path) -> None:
 
 @pytest.mark.parametrize("door", [*DOORS, "read-only"])
 @pytest.mark.parametrize("place", ["dledger-n0/data", "commitlog"])
-def test_a_log_of_dledger_is_refused_by_its_name(tmp_path: Path, door: str, place: str) -> None:
+def test_a_log_of_dledger_is_refused_by_its_name(tmp_path, door, place):
     log_of_raft(tmp_path / place / ("0" * 20))
     doors = DOORS | {"read-only": lambda root, _: MessageStore.open(root, read_only=True)}
     with pytest.raises(NotAStoreError, match=f"{tmp_path}/{place.partition('/')[0]}.* DLedger"):
         doors[door](tmp_path, CONFIG)
 
 
-def test_a_log_that_goes_on_in_one_of_dledger_is_read_and_not_written(tmp_path: Path) -> None:
+def test_a_log_that_goes_on_in_one_of_dledger_is_read_and_not_written(tmp_path):
     root = filled(tmp_path / "one")
     log_of_raft(root / "dledger-n0" / "data" / f"{16_384:020}")
     before = sorted(root.rglob("*"))

@@ -33,7 +33,7 @@ MANY = 60
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def made(monkeypatch):
     """Return how many members were made text, and how many tables were parsed."""
     counts: Counter[str] = Counter()
 
@@ -83,9 +83,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_one_change_of_a_large_table_makes_one_entry_text_and_parses_nothing(
-    tmp_path: Path, made: Counter[str], name: str
-) -> None:
+def test_one_change_of_a_large_table_makes_one_entry_text_and_parses_nothing(tmp_path, made, name):
     settle = TABLES[name](tmp_path)
     settle(0, MANY)
     path = tmp_path / "config" / name
@@ -99,9 +97,7 @@ def test_one_change_of_a_large_table_makes_one_entry_text_and_parses_nothing(
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_what_another_program_wrote_is_judged_before_it_becomes_the_backup(
-    tmp_path: Path, name: str
-) -> None:
+def test_what_another_program_wrote_is_judged_before_it_becomes_the_backup(tmp_path, name):
     settle = TABLES[name](tmp_path)
     settle(0, 2)
     path = tmp_path / "config" / name
@@ -118,9 +114,7 @@ def test_what_another_program_wrote_is_judged_before_it_becomes_the_backup(
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("lmq", [False, True])
-def test_the_file_has_every_offset_whatever_changed_and_failed_before(
-    tmp_path: Path, seed: int, *, lmq: bool
-) -> None:
+def test_the_file_has_every_offset_whatever_changed_and_failed_before(tmp_path, seed, *, lmq):
     chance, disk, config = random.Random(seed), FailingDisk(), StoreConfig(enable_lmq=lmq)
     table = offset_table(tmp_path, config, disk=disk)
     for _ in range(25):

@@ -82,9 +82,7 @@ def followed(root: Path, master: Path) -> None:
 
 
 @pytest.mark.parametrize("wrote", ["we", "a broker"])
-def test_a_former_master_that_follows_another_serves_all_of_that_log(
-    tmp_path: Path, wrote: str
-) -> None:
+def test_a_former_master_that_follows_another_serves_all_of_that_log(tmp_path, wrote):
     old, master = tmp_path / "old", tmp_path / "master"
     with opened(old) as store:
         put(store, 30, "old")
@@ -112,7 +110,7 @@ def test_a_former_master_that_follows_another_serves_all_of_that_log(
 
 
 @pytest.mark.parametrize("before", [0, 60, 100, 115])
-def test_a_group_goes_on_where_both_logs_agree(tmp_path: Path, before: int) -> None:
+def test_a_group_goes_on_where_both_logs_agree(tmp_path, before):
     old, master = tmp_path / "old", tmp_path / "master"
     with opened(master) as store:
         put(store, 100, "both")
@@ -129,9 +127,7 @@ def test_a_group_goes_on_where_both_logs_agree(tmp_path: Path, before: int) -> N
 
 
 @pytest.mark.parametrize("wrote", ["we", "a broker"])
-def test_a_log_that_somebody_deleted_takes_its_positions_with_it(
-    tmp_path: Path, wrote: str
-) -> None:
+def test_a_log_that_somebody_deleted_takes_its_positions_with_it(tmp_path, wrote):
     root = tmp_path / "store"
     with opened(root) as store:
         put(store, 30, "old")
@@ -151,7 +147,7 @@ def test_a_log_that_somebody_deleted_takes_its_positions_with_it(
         assert store.commit(half).status is EndStatus.COMMITTED
 
 
-def test_a_log_of_another_store_is_consumed_from_its_beginning(tmp_path: Path) -> None:
+def test_a_log_of_another_store_is_consumed_from_its_beginning(tmp_path):
     root, other = tmp_path / "store", tmp_path / "other"
     for path, name, count in ((root, "mine", 30), (other, "other", 50)):
         with opened(path) as store:
@@ -171,7 +167,7 @@ def test_a_log_of_another_store_is_consumed_from_its_beginning(tmp_path: Path) -
     assert not [found for found in verify_store(root).findings if found.kind == "position-log"]
 
 
-def test_a_log_whose_end_was_cut_is_consumed_from_near_there(tmp_path: Path) -> None:
+def test_a_log_whose_end_was_cut_is_consumed_from_near_there(tmp_path):
     root = tmp_path / "store"
     with opened(root) as store:
         for step in range(40):
@@ -212,7 +208,7 @@ def told_of(root: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("back", [1, 500, 3_000, 20_000])
-def test_a_bit_that_flips_near_the_log_s_end_sets_no_group_back(tmp_path: Path, back: int) -> None:
+def test_a_bit_that_flips_near_the_log_s_end_sets_no_group_back(tmp_path, back):
     """The last record says which log it is; only where that one is damaged, an older mark does."""
     with_a_flipped_bit(tmp_path, -back)
     assert not told_of(tmp_path)
@@ -222,9 +218,7 @@ def test_a_bit_that_flips_near_the_log_s_end_sets_no_group_back(tmp_path: Path, 
         assert consumed(store) == ["new0", "new1", "new2"]
 
 
-def test_a_bit_that_flips_in_the_last_record_sets_groups_back_to_the_mark_before(
-    tmp_path: Path,
-) -> None:
+def test_a_bit_that_flips_in_the_last_record_sets_groups_back_to_the_mark_before(tmp_path):
     with_a_flipped_bit(tmp_path, 100)
     told = told_of(tmp_path)
     assert told
@@ -233,7 +227,7 @@ def test_a_bit_that_flips_in_the_last_record_sets_groups_back_to_the_mark_before
         assert store.consumer_offsets.get("orders", "billing", 0) == 190
 
 
-def test_what_a_broker_says_beyond_a_queue_s_end_is_set_to_it(tmp_path: Path) -> None:
+def test_what_a_broker_says_beyond_a_queue_s_end_is_set_to_it(tmp_path):
     with opened(tmp_path) as store:
         put(store, 10, "old")
     table = {"offsetTable": {"orders@billing": {0: 50, 1: -1}, "gone@billing": {0: 7}}}
@@ -248,8 +242,8 @@ def test_what_a_broker_says_beyond_a_queue_s_end_is_set_to_it(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("half", "op"), [(3, 900), (500, 1), (500, 900)])
 def test_transactions_that_a_broker_s_table_calls_ended_are_open_where_it_is_of_another_log(
-    tmp_path: Path, half: int, op: int
-) -> None:
+    tmp_path, half, op
+):
     with opened(tmp_path) as store:
         halves = [store.begin(Message(topic="ends", body=b"%d" % one)) for one in range(5)]
         assert store.commit(halves[0]).status is EndStatus.COMMITTED
@@ -269,7 +263,7 @@ def test_transactions_that_a_broker_s_table_calls_ended_are_open_where_it_is_of_
 
 
 @pytest.mark.parametrize("mark", [[0, -1, 0], [-5, -1, 3], [5, 1, 1], [0, 1 << 62, 0], [0, 0, 0]])
-def test_a_mark_that_cannot_be_is_in_no_log(tmp_path: Path, mark: list[int]) -> None:
+def test_a_mark_that_cannot_be_is_in_no_log(tmp_path, mark):
     with opened(tmp_path) as store:
         put(store, 10, "old")
     path = tmp_path / "config" / "consumerOffset.json"
@@ -280,7 +274,7 @@ def test_a_mark_that_cannot_be_is_in_no_log(tmp_path: Path, mark: list[int]) -> 
         assert len(consumed(store)) == 10
 
 
-def test_what_a_program_sets_stays(tmp_path: Path) -> None:
+def test_what_a_program_sets_stays(tmp_path):
     with opened(tmp_path) as store:
         put(store, 10, "old")
         store.consumer_offsets.set("orders", "billing", 0, 15)
@@ -288,7 +282,7 @@ def test_what_a_program_sets_stays(tmp_path: Path) -> None:
         assert store.consumer_offsets.get("orders", "billing", 0) == 15
 
 
-def test_a_slave_changes_no_position(tmp_path: Path) -> None:
+def test_a_slave_changes_no_position(tmp_path):
     root = tmp_path / "store"
     with opened(root) as store:
         put(store, 30, "old")
@@ -304,7 +298,7 @@ def test_a_slave_changes_no_position(tmp_path: Path) -> None:
         assert store.consumer_offsets.get("orders", "billing", 0) == 0
 
 
-def test_marks_are_few_and_near_any_place_where_a_log_may_end(tmp_path: Path) -> None:
+def test_marks_are_few_and_near_any_place_where_a_log_may_end(tmp_path):
     marks: list[Any] = []
     layout = StoreLayout.of(tmp_path)
     ends = []
@@ -323,7 +317,7 @@ def test_marks_are_few_and_near_any_place_where_a_log_may_end(tmp_path: Path) ->
     assert json.loads(json.dumps(marks)) == marks
 
 
-def test_reading_commands_count_as_the_store_will(tmp_path: Path) -> None:
+def test_reading_commands_count_as_the_store_will(tmp_path):
     with opened(tmp_path) as store:
         put(store, 10, "old")
         consumed(store)

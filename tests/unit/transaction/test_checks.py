@@ -1,6 +1,5 @@
 """The check: whom it asks, when, what it puts, and that a transaction still ends once."""
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -81,14 +80,12 @@ def half_message(age_ms: int, **properties: str) -> StoredMessage:
         (6_000, {"TRANSACTION_CHECK_TIMES": " 15"}, CheckStep.ASK),  # no number for 4.9 either
     ],
 )
-def test_a_step_follows_from_age_and_properties(
-    age_ms: int, properties: dict[str, str], step: CheckStep
-) -> None:
+def test_a_step_follows_from_age_and_properties(age_ms, properties, step):
     half = half_message(age_ms, **properties)
     assert check_step(half, START_MS, CONFIG) is step
 
 
-def test_a_producer_is_asked_about_a_copy_that_counts(stores: TransactionStores) -> None:
+def test_a_producer_is_asked_about_a_copy_that_counts(stores):
     half = stores.store.begin(MESSAGE, 3, producer_group="billing")
     producer = Producer()
     assert turn(stores, producer, after_s=5) == 0
@@ -111,9 +108,7 @@ def test_a_producer_is_asked_about_a_copy_that_counts(stores: TransactionStores)
 
 @pytest.mark.parametrize("answer", [CheckAnswer.COMMIT, CheckAnswer.ROLLBACK])
 @pytest.mark.parametrize("reopened", ["no", "closed", "killed"])
-def test_what_a_producer_answers_ends_the_transaction(
-    stores: TransactionStores, answer: CheckAnswer, reopened: str
-) -> None:
+def test_what_a_producer_answers_ends_the_transaction(stores, answer, reopened):
     half = stores.store.begin(MESSAGE, 3)
     producer = Producer(answer)
     assert turn(stores, producer) == 1
@@ -128,9 +123,7 @@ def test_what_a_producer_answers_ends_the_transaction(
 
 
 @pytest.mark.parametrize("reopened", ["no", "closed", "killed"])
-def test_an_answer_by_the_offsets_of_any_copy_counts_once(
-    stores: TransactionStores, reopened: str
-) -> None:
+def test_an_answer_by_the_offsets_of_any_copy_counts_once(stores, reopened):
     half = stores.store.begin(MESSAGE, 3)
     producer = Producer(None)
     for _ in range(3):
@@ -149,9 +142,7 @@ def test_an_answer_by_the_offsets_of_any_copy_counts_once(
 
 
 @pytest.mark.parametrize("after", [True, False])
-def test_a_kill_at_the_copy_leaves_one_transaction(
-    stores: TransactionStores, *, after: bool
-) -> None:
+def test_a_kill_at_the_copy_leaves_one_transaction(stores, *, after):
     half = stores.store.begin(MESSAGE, 3)
     stores.kill_at_put(0, after=after)
     with pytest.raises(Killed):
@@ -164,9 +155,7 @@ def test_a_kill_at_the_copy_leaves_one_transaction(
     assert stores.store.commit(half).status is EndStatus.ENDED_ALREADY
 
 
-def test_after_a_copy_that_failed_the_turn_goes_on_with_what_is_there(
-    stores: TransactionStores,
-) -> None:
+def test_after_a_copy_that_failed_the_turn_goes_on_with_what_is_there(stores):
     stores.store.begin(MESSAGE, 3)
     real = stores.store.put_record
     stores.kill_at_put(0, after=True)
@@ -180,9 +169,7 @@ def test_after_a_copy_that_failed_the_turn_goes_on_with_what_is_there(
 
 
 @pytest.mark.parametrize("number", [None, 0, 1])
-def test_a_transaction_without_an_answer_is_discarded_once(
-    stores: TransactionStores, number: int | None
-) -> None:
+def test_a_transaction_without_an_answer_is_discarded_once(stores, number):
     half = stores.store.begin(MESSAGE, 3)
     producer = Producer()
     for _ in range(15):
@@ -204,9 +191,7 @@ def test_a_transaction_without_an_answer_is_discarded_once(
 @pytest.mark.parametrize("indexed", [(False, False), (False, True), (True, False)])
 @pytest.mark.parametrize("key", ["K1", None])
 @pytest.mark.parametrize("reopened", [True, False])
-def test_a_discard_is_stored_once_whatever_is_indexed(
-    tmp_path: Path, indexed: tuple[bool, bool], key: str | None, *, reopened: bool
-) -> None:
+def test_a_discard_is_stored_once_whatever_is_indexed(tmp_path, indexed, key, *, reopened):
     before, after = (msgspec.structs.replace(CONFIG, message_index_enable=one) for one in indexed)
     stores = TransactionStores(tmp_path, before)
     for body in (b"one", b"two"):
@@ -230,9 +215,7 @@ def test_a_discard_is_stored_once_whatever_is_indexed(
     stores.store.abandon()
 
 
-def test_what_is_owed_an_op_message_has_ended_also_when_all_is_read_again(
-    stores: TransactionStores,
-) -> None:
+def test_what_is_owed_an_op_message_has_ended_also_when_all_is_read_again(stores):
     busy = stores.store.begin(Message(topic="orders", body=b"busy"), 3)
     stores.store._transactions.claim_at_once(busy.queue_offset)  # so the offsets stay before it
     half = stores.store.begin(MESSAGE, 3)
@@ -255,9 +238,7 @@ def test_what_is_owed_an_op_message_has_ended_also_when_all_is_read_again(
     assert ended(stores.store) == [b"16"]
 
 
-def test_an_immune_message_lets_others_pass_and_its_checks_are_not_counted(
-    stores: TransactionStores,
-) -> None:
+def test_an_immune_message_lets_others_pass_and_its_checks_are_not_counted(stores):
     immune = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "600"}
     stores.store.begin(msgspec.structs.replace(MESSAGE, properties=immune), 3)
     stores.store.begin(Message(topic="orders", body=b"other"), 3)
@@ -272,7 +253,7 @@ def test_an_immune_message_lets_others_pass_and_its_checks_are_not_counted(
     assert [one.body for one in all_of(stores.store, ORDERS)] == [b"other", b"o-17"]
 
 
-def test_a_copy_that_another_host_puts_is_shown_with_that_host(stores: TransactionStores) -> None:
+def test_a_copy_that_another_host_puts_is_shown_with_that_host(stores):
     stores.store.begin(MESSAGE, 3)
     stores.config = msgspec.structs.replace(CONFIG, store_host="10.0.0.7:10911")
     stores.reopen(killed=False)
@@ -283,7 +264,7 @@ def test_a_copy_that_another_host_puts_is_shown_with_that_host(stores: Transacti
     assert shown.message_id == copy.message_id
 
 
-def test_a_producer_that_fails_is_asked_again(stores: TransactionStores) -> None:
+def test_a_producer_that_fails_is_asked_again(stores):
     stores.store.begin(MESSAGE, 3)
     stores.store.begin(MESSAGE, 3)
 
@@ -298,7 +279,7 @@ def test_a_producer_that_fails_is_asked_again(stores: TransactionStores) -> None
     assert len(all_of(stores.store, ORDERS)) == 2
 
 
-def test_a_half_message_that_retention_deleted_is_passed_over(stores: TransactionStores) -> None:
+def test_a_half_message_that_retention_deleted_is_passed_over(stores):
     store = stores.store
     half = store.begin(MESSAGE, 3)
     for number in range(200):
@@ -317,7 +298,7 @@ def test_a_half_message_that_retention_deleted_is_passed_over(stores: Transactio
     assert len(all_of(stores.store, ORDERS)) == 1
 
 
-def test_what_is_no_half_message_of_anybody_is_discarded(stores: TransactionStores) -> None:
+def test_what_is_no_half_message_of_anybody_is_discarded(stores):
     stores.store.put(Message(topic=HALF.topic, body=b"astray"))
     producer = Producer(CheckAnswer.COMMIT)
     assert turn(stores, producer) == 0
@@ -325,7 +306,7 @@ def test_what_is_no_half_message_of_anybody_is_discarded(stores: TransactionStor
     assert ended(stores.store) == [b"0"]
 
 
-def test_with_threads_a_check_runs_by_itself() -> None:
+def test_with_threads_a_check_runs_by_itself():
     settings = msgspec.structs.replace(CONFIG, transaction_check_interval=1, transaction_time_out=0)
     with memory_directory() as root, MessageStore.open(root, settings) as store:
         store.check_transactions(Producer(CheckAnswer.COMMIT))
@@ -334,7 +315,7 @@ def test_with_threads_a_check_runs_by_itself() -> None:
         assert store.wait_for("orders", 3, 0, timeout_s=PATIENCE_S)
 
 
-def test_age_and_number_of_checks_are_settings() -> None:
+def test_age_and_number_of_checks_are_settings():
     settings = msgspec.structs.replace(CONFIG, transaction_time_out=90_000, transaction_check_max=1)
     with memory_directory() as root:
         stores = TransactionStores(root, settings)

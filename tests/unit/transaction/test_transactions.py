@@ -42,9 +42,7 @@ MESSAGE = Message(
 
 @pytest.mark.parametrize("topic", [DELAY_TOPIC, HALF.topic])
 @pytest.mark.parametrize("properties", [None, {"DELAY": "1"}])
-def test_a_topic_that_nothing_is_delivered_to_is_no_message_s_own(
-    stores: TransactionStores, topic: str, properties: dict[str, str] | None
-) -> None:
+def test_a_topic_that_nothing_is_delivered_to_is_no_message_s_own(stores, topic, properties):
     """Also where a half message names it already: it harms no other one."""
     store = stores.store
     with pytest.raises(InvalidNameError, match=topic):
@@ -58,7 +56,7 @@ def test_a_topic_that_nothing_is_delivered_to_is_no_message_s_own(
     assert [one.body for one in all_of(store, ORDERS)] == [MESSAGE.body]
 
 
-def test_a_half_message_is_hidden_until_it_is_committed(stores: TransactionStores) -> None:
+def test_a_half_message_is_hidden_until_it_is_committed(stores):
     store = stores.store
     half = store.begin(MESSAGE, ORDERS.queue_id, producer_group="billing")
     assert half.put.status is PutMessageStatus.PUT_OK
@@ -86,9 +84,7 @@ def test_a_half_message_is_hidden_until_it_is_committed(stores: TransactionStore
     assert (op.body, op.properties, op.sys_flag) == (b"0", {"WAIT": "true", "TAGS": "d"}, 0)
 
 
-def test_open_half_messages_are_read_at_a_start_without_keeping_their_bodies(
-    stores: TransactionStores,
-) -> None:
+def test_open_half_messages_are_read_at_a_start_without_keeping_their_bodies(stores):
     store, body = stores.store, bytes(5000)
     for _ in range(200):
         assert store.begin(msgspec.structs.replace(MESSAGE, body=body)).put.is_stored
@@ -103,7 +99,7 @@ def test_open_half_messages_are_read_at_a_start_without_keeping_their_bodies(
     assert held < 200 * len(body) // 2
 
 
-def test_a_rollback_leaves_nothing_to_consume(stores: TransactionStores) -> None:
+def test_a_rollback_leaves_nothing_to_consume(stores):
     store = stores.store
     first, second = (store.begin(MESSAGE, ORDERS.queue_id) for _ in range(2))
     assert store.rollback(second).status is EndStatus.ROLLED_BACK
@@ -116,9 +112,7 @@ def test_a_rollback_leaves_nothing_to_consume(stores: TransactionStores) -> None
 @pytest.mark.parametrize("reopened", ["no", "closed", "killed"])
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("second", [True, False])
-def test_a_transaction_ends_once(
-    stores: TransactionStores, reopened: str, *, first: bool, second: bool
-) -> None:
+def test_a_transaction_ends_once(stores, reopened, *, first, second):
     store = stores.store
     half = store.begin(MESSAGE, ORDERS.queue_id)
     ends = (store.commit if first else store.rollback)(half)
@@ -136,8 +130,8 @@ def test_a_transaction_ends_once(
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("commits_again", [True, False])
 def test_a_kill_in_a_commit_neither_loses_nor_doubles_it(
-    stores: TransactionStores, number: int, *, after: bool, commits_again: bool, indexed: bool
-) -> None:
+    stores, number, *, after, commits_again, indexed
+):
     store = stores.store
     store.config = msgspec.structs.replace(store.config, message_index_enable=indexed)
     half = store.begin(MESSAGE, ORDERS.queue_id)
@@ -159,8 +153,8 @@ def test_a_kill_in_a_commit_neither_loses_nor_doubles_it(
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("key", ["K1", None])
 def test_what_ended_is_known_whatever_was_indexed_before_and_after_a_kill(
-    tmp_path: Path, key: str | None, *, before: bool, after: bool
-) -> None:
+    tmp_path, key, *, before, after
+):
     first = msgspec.structs.replace(CONFIG, message_index_enable=before)
     stores = TransactionStores(tmp_path, first)
     half = stores.store.begin(msgspec.structs.replace(MESSAGE, unique_key=key), ORDERS.queue_id)
@@ -179,8 +173,8 @@ def test_what_ended_is_known_whatever_was_indexed_before_and_after_a_kill(
 @pytest.mark.parametrize("asked", ["1", "3", "5"])
 @pytest.mark.parametrize("indexed", [True, False])
 def test_a_delayed_commit_is_put_once_whatever_became_of_the_levels(
-    tmp_path: Path, levels: str, asked: str, *, indexed: bool
-) -> None:
+    tmp_path, levels, asked, *, indexed
+):
     first = msgspec.structs.replace(
         CONFIG, message_index_enable=indexed, message_delay_level="1h 2h 3h 4h"
     )
@@ -203,8 +197,8 @@ def test_a_delayed_commit_is_put_once_whatever_became_of_the_levels(
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("commits_again", [True, False])
 def test_after_an_interrupted_end_the_next_call_finds_out_what_happened(
-    stores: TransactionStores, number: int, *, after: bool, commits_again: bool
-) -> None:
+    stores, number, *, after, commits_again
+):
     store = stores.store
     half = store.begin(MESSAGE, ORDERS.queue_id)
     real = store.put_record
@@ -220,7 +214,7 @@ def test_after_an_interrupted_end_the_next_call_finds_out_what_happened(
     assert set(ended(store)) == {b"0"}
 
 
-def test_an_interrupted_rollback_is_not_committed_afterwards(stores: TransactionStores) -> None:
+def test_an_interrupted_rollback_is_not_committed_afterwards(stores):
     store = stores.store
     half = store.begin(MESSAGE, ORDERS.queue_id)
     real = store.put_record
@@ -245,7 +239,7 @@ def refusing(store: MessageStore, topic: str) -> Any:
     return lambda: setattr(store, "put_record", real)
 
 
-def test_what_cannot_be_stored_leaves_the_transaction_open(stores: TransactionStores) -> None:
+def test_what_cannot_be_stored_leaves_the_transaction_open(stores):
     store = stores.store
     half = store.begin(MESSAGE, ORDERS.queue_id)
     undo = refusing(store, "orders")
@@ -259,7 +253,7 @@ def test_what_cannot_be_stored_leaves_the_transaction_open(stores: TransactionSt
     assert ended(store) == [b"0"]
 
 
-def test_an_op_message_that_found_no_room_is_put_later(stores: TransactionStores) -> None:
+def test_an_op_message_that_found_no_room_is_put_later(stores):
     store = stores.store
     half = store.begin(MESSAGE, ORDERS.queue_id)
     undo = refusing(store, OP.topic)
@@ -272,7 +266,7 @@ def test_an_op_message_that_found_no_room_is_put_later(stores: TransactionStores
     assert len(all_of(store, ORDERS)) == 1
 
 
-def test_wrong_ends_are_told_apart_and_change_nothing(stores: TransactionStores) -> None:
+def test_wrong_ends_are_told_apart_and_change_nothing(stores):
     store = stores.store
     plain = store.put(Message(topic="orders", body=b"plain"), queue_id=3)
     half = store.begin(MESSAGE, ORDERS.queue_id, producer_group="billing")
@@ -295,7 +289,7 @@ def test_wrong_ends_are_told_apart_and_change_nothing(stores: TransactionStores)
     assert store.commit(half).status is EndStatus.COMMITTED
 
 
-def test_what_could_never_be_committed_does_not_begin(stores: TransactionStores) -> None:
+def test_what_could_never_be_committed_does_not_begin(stores):
     store = stores.store
     with pytest.raises(InvalidNameError):
         store.begin(Message(topic="../orders"))
@@ -311,7 +305,7 @@ def test_what_could_never_be_committed_does_not_begin(stores: TransactionStores)
 
 
 @pytest.mark.parametrize("size", range(32_500, 32_768, 23))
-def test_a_half_message_leaves_room_for_its_checks(stores: TransactionStores, size: int) -> None:
+def test_a_half_message_leaves_room_for_its_checks(stores, size):
     half = stores.store.begin(Message(topic="orders", properties={"a": "x" * size}))
     assert half.put.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
     assert half.put.detail is not None
@@ -319,7 +313,7 @@ def test_a_half_message_leaves_room_for_its_checks(stores: TransactionStores, si
     assert stores.store.commit(half).status is EndStatus.NOT_FOUND
 
 
-def test_a_message_without_a_key_gets_one(stores: TransactionStores) -> None:
+def test_a_message_without_a_key_gets_one(stores):
     store = stores.store
     first, second = (store.begin(Message(topic="orders")) for _ in range(2))
     assert first.transaction_id != second.transaction_id
@@ -329,7 +323,7 @@ def test_a_message_without_a_key_gets_one(stores: TransactionStores) -> None:
     assert one.properties["PGROUP"] == first.producer_group == "DEFAULT_PRODUCER"
 
 
-def test_the_groups_offsets_pass_over_what_has_ended(stores: TransactionStores) -> None:
+def test_the_groups_offsets_pass_over_what_has_ended(stores):
     store = stores.store
     halves = [store.begin(MESSAGE, number) for number in range(5)]
     for half in (halves[0], halves[1], halves[3]):
@@ -361,9 +355,7 @@ class _Busy:
 
 
 @pytest.mark.parametrize("look", range(1, 7))
-def test_what_begins_while_the_queues_are_read_is_open(
-    stores: TransactionStores, look: int
-) -> None:
+def test_what_begins_while_the_queues_are_read_is_open(stores, look):
     halves = [stores.store.begin(MESSAGE) for _ in range(2)]
     stores.store.rollback(halves[0])
     stores.store.wait_dispatched()
@@ -374,9 +366,7 @@ def test_what_begins_while_the_queues_are_read_is_open(
 
 @pytest.mark.parametrize("killed", [True, False])
 @pytest.mark.parametrize("count", [1, 12, 30])
-def test_a_half_message_that_nobody_ends_holds_little_back(
-    stores: TransactionStores, monkeypatch: pytest.MonkeyPatch, count: int, *, killed: bool
-) -> None:
+def test_a_half_message_that_nobody_ends_holds_little_back(stores, monkeypatch, count, *, killed):
     monkeypatch.setattr(transactions, "SETTLE_EVERY", 4)
     monkeypatch.setattr(ledger, "LONGEST", 10)
     store = stores.store
@@ -403,9 +393,7 @@ def offsets(root: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("opened_again", [True, False])
-def test_an_op_message_of_a_half_message_to_come_ends_nothing(
-    stores: TransactionStores, *, opened_again: bool
-) -> None:
+def test_an_op_message_of_a_half_message_to_come_ends_nothing(stores, *, opened_again):
     store = stores.store
     store.rollback(store.begin(MESSAGE, ORDERS.queue_id))
     for body in (b"0", b"1", b"2", b"-1", b"x", b"9" * 400):
@@ -421,7 +409,7 @@ def test_an_op_message_of_a_half_message_to_come_ends_nothing(
     assert store.commit(half).status is EndStatus.ENDED_ALREADY
 
 
-def test_two_threads_end_a_transaction_once(stores: TransactionStores) -> None:
+def test_two_threads_end_a_transaction_once(stores):
     store = stores.store
     halves = [store.begin(MESSAGE, ORDERS.queue_id) for _ in range(20)]
     with ThreadPoolExecutor(4) as pool:
@@ -430,7 +418,7 @@ def test_two_threads_end_a_transaction_once(stores: TransactionStores) -> None:
     assert len(all_of(store, ORDERS)) == len(halves)
 
 
-def test_a_broken_table_of_offsets_stops_transactions_only(stores: TransactionStores) -> None:
+def test_a_broken_table_of_offsets_stops_transactions_only(stores):
     half = stores.store.begin(MESSAGE)
     stores.store.close()
     (stores.root / "config").mkdir(exist_ok=True)
@@ -441,7 +429,7 @@ def test_a_broken_table_of_offsets_stops_transactions_only(stores: TransactionSt
             store.commit(half)
 
 
-def test_an_open_with_threads_finishes_what_a_kill_left(stores: TransactionStores) -> None:
+def test_an_open_with_threads_finishes_what_a_kill_left(stores):
     half = stores.store.begin(MESSAGE, ORDERS.queue_id)
     stores.kill_at_put(0, after=True)
     with pytest.raises(Killed):
@@ -455,9 +443,7 @@ def test_an_open_with_threads_finishes_what_a_kill_left(stores: TransactionStore
 
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_message_with_a_delay_waits_after_its_commit(
-    stores: TransactionStores, number: int, *, after: bool
-) -> None:
+def test_a_message_with_a_delay_waits_after_its_commit(stores, number, *, after):
     store = stores.store
     waiting = QueueKey(DELAY_TOPIC, 1)
     half = store.begin(msgspec.structs.replace(MESSAGE, properties={"DELAY": "2"}), 3)
@@ -474,7 +460,7 @@ def test_a_message_with_a_delay_waits_after_its_commit(
     assert ended(store) == [b"0"]
 
 
-def test_an_op_message_counts_until_the_last_one_that_it_names_has_ended(tmp_path: Path) -> None:
+def test_an_op_message_counts_until_the_last_one_that_it_names_has_ended(tmp_path):
     """As brokers of 5.x write them: one for several half messages."""
     table = tmp_path / "config" / "consumerOffset.json"
 
@@ -496,7 +482,7 @@ def test_an_op_message_counts_until_the_last_one_that_it_names_has_ended(tmp_pat
     assert offsets() == [3, 2]
 
 
-def test_an_interrupt_of_advance_opens_nothing_again() -> None:
+def test_an_interrupt_of_advance_opens_nothing_again():
     interrupts, line, is_interrupted = InterruptAt("transaction"), 0, True
     while is_interrupted:
         line += 1

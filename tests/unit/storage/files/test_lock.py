@@ -37,20 +37,20 @@ def other_process_finds(path: Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_file_holds_the_text_lock_and_stays(tmp_path: Path) -> None:
+def test_the_file_holds_the_text_lock_and_stays(tmp_path):
     path = tmp_path / "lock"
     StoreLock(path).acquire().release()
     assert path.read_bytes() == b"lock"
 
 
-def test_what_stands_after_the_text_is_not_cut(tmp_path: Path) -> None:
+def test_what_stands_after_the_text_is_not_cut(tmp_path):
     path = tmp_path / "lock"
     path.write_bytes(b"lock and more")
     StoreLock(path).acquire().release()
     assert path.read_bytes() == b"lock and more"
 
 
-def test_another_process_is_refused_and_learns_our_pid(tmp_path: Path) -> None:
+def test_another_process_is_refused_and_learns_our_pid(tmp_path):
     path = tmp_path / "lock"
     lock = StoreLock(path).acquire()
     try:
@@ -60,7 +60,7 @@ def test_another_process_is_refused_and_learns_our_pid(tmp_path: Path) -> None:
     assert other_process_finds(path) == "free"
 
 
-def test_we_learn_the_pid_of_another_holder(tmp_path: Path) -> None:
+def test_we_learn_the_pid_of_another_holder(tmp_path):
     path = tmp_path / "lock"
     command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(
@@ -77,9 +77,7 @@ def test_we_learn_the_pid_of_another_holder(tmp_path: Path) -> None:
     StoreLock(path).acquire().release()
 
 
-def test_a_second_open_in_this_process_is_refused_and_does_not_drop_the_lock(
-    tmp_path: Path,
-) -> None:
+def test_a_second_open_in_this_process_is_refused_and_does_not_drop_the_lock(tmp_path):
     path = tmp_path / "lock"
     lock = StoreLock(path).acquire()
     with pytest.raises(StoreLockedError, match="this process") as caught:
@@ -89,7 +87,7 @@ def test_a_second_open_in_this_process_is_refused_and_does_not_drop_the_lock(
     lock.release()
 
 
-def test_another_name_of_the_same_file_is_refused_too(tmp_path: Path) -> None:
+def test_another_name_of_the_same_file_is_refused_too(tmp_path):
     lock = StoreLock(tmp_path / "lock").acquire()
     (tmp_path / "other").symlink_to(tmp_path)
     with pytest.raises(StoreLockedError):
@@ -97,7 +95,7 @@ def test_another_name_of_the_same_file_is_refused_too(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_released_twice_is_released_once(tmp_path: Path) -> None:
+def test_released_twice_is_released_once(tmp_path):
     lock = StoreLock(tmp_path / "lock").acquire()
     lock.release()
     again = StoreLock(tmp_path / "lock").acquire()
@@ -106,7 +104,7 @@ def test_released_twice_is_released_once(tmp_path: Path) -> None:
     again.release()
 
 
-def test_a_child_does_not_believe_that_it_holds_its_parents_lock(tmp_path: Path) -> None:
+def test_a_child_does_not_believe_that_it_holds_its_parents_lock(tmp_path):
     path = tmp_path / "lock"
     lock = StoreLock(path).acquire()
     child = os.fork()
@@ -120,6 +118,6 @@ def test_a_child_does_not_believe_that_it_holds_its_parents_lock(tmp_path: Path)
     lock.release()
 
 
-def test_a_file_that_cannot_be_made_is_an_error_of_the_store(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_made_is_an_error_of_the_store(tmp_path):
     with pytest.raises(StoreError, match="cannot open"):
         StoreLock(tmp_path / "missing" / "lock").acquire()

@@ -23,7 +23,7 @@ NAME = file_name(SIZE)
 
 
 @pytest.fixture
-def disk() -> FailingDisk:
+def disk():
     return FailingDisk()
 
 

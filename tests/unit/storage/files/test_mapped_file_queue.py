@@ -14,7 +14,7 @@ SIZE = 4096
 
 
 @pytest.fixture
-def disk() -> FailingDisk:
+def disk():
     return FailingDisk()
 
 

@@ -1,7 +1,6 @@
 """Small files replaced as a whole: the old or the new one survives, and a backup of the old."""
 
 import errno
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ def decode(content: bytes) -> str:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "config" / "topics.json"
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ class NoUnnamedFiles(Disk):
 
 
 @pytest.mark.parametrize("disk", [Disk(), NoUnnamedFiles()], ids=["unnamed", "named at once"])
-def test_a_new_file_has_its_name_its_size_and_its_blocks(tmp_path: Path, disk: Disk) -> None:
+def test_a_new_file_has_its_name_its_size_and_its_blocks(tmp_path, disk):
     path = tmp_path / "new"
     descriptor, backed = make_file(path, SIZE, disk=disk)
     try:
@@ -41,7 +40,7 @@ def test_a_new_file_has_its_name_its_size_and_its_blocks(tmp_path: Path, disk: D
     assert open_descriptors(tmp_path) == 0
 
 
-def test_a_killed_writer_leaves_no_file_of_another_size(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_no_file_of_another_size(tmp_path):
     """The Java store would load neither a CommitLog nor a ConsumeQueue with one."""
     names = []
     for calls in range(6):
@@ -57,7 +56,7 @@ def test_a_killed_writer_leaves_no_file_of_another_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["create_file", "allocate", "fdatasync", "give_name"])
-def test_a_fault_before_the_name_leaves_nothing(tmp_path: Path, call: str) -> None:
+def test_a_fault_before_the_name_leaves_nothing(tmp_path, call):
     disk = FaultyDisk(nth(call, 0))
     with pytest.raises(OSError, match="Input/output error"):
         make_file(tmp_path / "new", SIZE, disk=disk)
@@ -66,14 +65,14 @@ def test_a_fault_before_the_name_leaves_nothing(tmp_path: Path, call: str) -> No
     assert open_descriptors(tmp_path) == 0
 
 
-def test_a_fault_after_the_name_takes_it_back(tmp_path: Path) -> None:
+def test_a_fault_after_the_name_takes_it_back(tmp_path):
     with pytest.raises(OSError, match="Input/output error"):
         make_file(tmp_path / "new", SIZE, disk=FaultyDisk(nth("fsync_directory", 0)))
     assert list(tmp_path.iterdir()) == []
     assert open_descriptors(tmp_path) == 0
 
 
-def test_no_room_leaves_nothing(tmp_path: Path) -> None:
+def test_no_room_leaves_nothing(tmp_path):
     with pytest.raises(StoreFullError, match="no room"):
         make_file(tmp_path / "new", SIZE, disk=FaultyDisk(nth("allocate", 0, errno.ENOSPC)))
     assert list(tmp_path.iterdir()) == []
@@ -89,14 +88,7 @@ def test_no_room_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "advice"), [(errno.ENOSPC, r"\(df\) or inodes"), (errno.EDQUOT, "within the quota")]
 )
-def test_what_is_used_up_is_said_disk_or_quota(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    call: str,
-    make: Callable[[Path], object],
-    code: int,
-    advice: str,
-) -> None:
+def test_what_is_used_up_is_said_disk_or_quota(tmp_path, monkeypatch, call, make, code, advice):
     def refuse(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -107,7 +99,7 @@ def test_what_is_used_up_is_said_disk_or_quota(
 
 
 @pytest.mark.parametrize("disk", [Disk(), NoUnnamedFiles()], ids=["unnamed", "named at once"])
-def test_a_file_that_is_there_is_not_touched(tmp_path: Path, disk: Disk) -> None:
+def test_a_file_that_is_there_is_not_touched(tmp_path, disk):
     path = tmp_path / "old"
     path.write_bytes(b"kept")
     with pytest.raises(StoreError, match="something of that name is there"):
@@ -115,9 +107,7 @@ def test_a_file_that_is_there_is_not_touched(tmp_path: Path, disk: Disk) -> None
     assert path.read_bytes() == b"kept"
 
 
-def test_where_a_file_has_bytes_is_asked_before_any_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_a_file_has_bytes_is_asked_before_any_are_read(tmp_path, monkeypatch):
     """What is read ahead counts as bytes: looked for later, they would go on to the file's end."""
     path, asked, pieces = tmp_path / "file", [], []
     path.write_bytes(b"a")

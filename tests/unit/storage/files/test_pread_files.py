@@ -27,7 +27,7 @@ def problems(files: PreadFiles) -> dict[str, FileProblem]:
     return {finding.path.name: finding.problem for finding in files.findings}
 
 
-def test_bytes_come_from_the_file_that_holds_them(tmp_path: Path) -> None:
+def test_bytes_come_from_the_file_that_holds_them(tmp_path):
     make(tmp_path, 0, 100, 200)
     files = PreadFiles([tmp_path])
     assert (files.min_offset, files.max_offset, files.file_size) == (0, 300, 100)
@@ -37,7 +37,7 @@ def test_bytes_come_from_the_file_that_holds_them(tmp_path: Path) -> None:
     assert files.findings == []
 
 
-def test_nothing_is_read_across_the_end_of_a_file(tmp_path: Path) -> None:
+def test_nothing_is_read_across_the_end_of_a_file(tmp_path):
     make(tmp_path, 0, 100)
     files = PreadFiles([tmp_path])
     assert files.read(90, 20) == b"\0" * 10
@@ -45,13 +45,13 @@ def test_nothing_is_read_across_the_end_of_a_file(tmp_path: Path) -> None:
     assert files.read(500, 5) is None
 
 
-def test_no_directory_is_no_files_and_no_error(tmp_path: Path) -> None:
+def test_no_directory_is_no_files_and_no_error(tmp_path):
     files = PreadFiles([tmp_path / "absent"])
     assert (files.min_offset, files.max_offset) == (-1, 0)
     assert files.read(0, 1) is None
 
 
-def test_a_missing_middle_file_is_a_hole_that_is_reported_and_not_read_over(tmp_path: Path) -> None:
+def test_a_missing_middle_file_is_a_hole_that_is_reported_and_not_read_over(tmp_path):
     make(tmp_path, 0, 300)
     files = PreadFiles([tmp_path])
     assert files.holes == [ByteRange(100, 300)]
@@ -72,9 +72,7 @@ def test_a_missing_middle_file_is_a_hole_that_is_reported_and_not_read_over(tmp_
         (file_name(150), b"x" * SIZE, FileProblem.MISPLACED),
     ],
 )
-def test_a_file_that_is_not_as_it_should_be_is_named(
-    tmp_path: Path, name: str, content: bytes, problem: FileProblem
-) -> None:
+def test_a_file_that_is_not_as_it_should_be_is_named(tmp_path, name, content, problem):
     make(tmp_path, 0, 200, 300)
     (tmp_path / name).write_bytes(content)
     files = PreadFiles([tmp_path])
@@ -84,7 +82,7 @@ def test_a_file_that_is_not_as_it_should_be_is_named(
     assert files.read(200, 100) == b"\2" * 100
 
 
-def test_a_short_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_short_file_is_read_as_far_as_it_goes(tmp_path):
     make(tmp_path, 0, 200)
     make(tmp_path, 100, size=40)
     files = PreadFiles([tmp_path])
@@ -92,7 +90,7 @@ def test_a_short_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     assert files.holes == [ByteRange(140, 200)]
 
 
-def test_of_two_files_with_one_name_the_first_directory_counts(tmp_path: Path) -> None:
+def test_of_two_files_with_one_name_the_first_directory_counts(tmp_path):
     make(tmp_path / "a", 0, 100)
     make(tmp_path / "b", 100, 200)
     files = PreadFiles([tmp_path / "a", tmp_path / "b"])
@@ -100,7 +98,7 @@ def test_of_two_files_with_one_name_the_first_directory_counts(tmp_path: Path) -
     assert [finding.problem for finding in files.findings] == [FileProblem.DUPLICATE]
 
 
-def test_a_file_that_the_writer_adds_is_found_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_file_that_the_writer_adds_is_found_when_it_is_asked_for(tmp_path):
     make(tmp_path, 0)
     files = PreadFiles([tmp_path])
     assert files.read(100, 1) is None
@@ -108,7 +106,7 @@ def test_a_file_that_the_writer_adds_is_found_when_it_is_asked_for(tmp_path: Pat
     assert files.read(100, 1) == b"\1"
 
 
-def test_a_deleted_first_file_moves_the_minimum(tmp_path: Path) -> None:
+def test_a_deleted_first_file_moves_the_minimum(tmp_path):
     make(tmp_path, 0, 100)
     files = PreadFiles([tmp_path])
     assert files.read(0, 1) == b"\0"
@@ -117,7 +115,7 @@ def test_a_deleted_first_file_moves_the_minimum(tmp_path: Path) -> None:
     assert files.read(0, 1) is None
 
 
-def test_a_file_cut_short_under_the_reader_gives_what_is_left_and_no_signal(tmp_path: Path) -> None:
+def test_a_file_cut_short_under_the_reader_gives_what_is_left_and_no_signal(tmp_path):
     make(tmp_path, 0, 100)
     files = PreadFiles([tmp_path])
     assert files.read(50, 50) is not None
@@ -125,7 +123,7 @@ def test_a_file_cut_short_under_the_reader_gives_what_is_left_and_no_signal(tmp_
     assert files.read(50, 50) == b"\0" * 10
 
 
-def test_a_file_created_again_is_not_read_through_the_old_descriptor(tmp_path: Path) -> None:
+def test_a_file_created_again_is_not_read_through_the_old_descriptor(tmp_path):
     make(tmp_path, 0)
     files = PreadFiles([tmp_path])
     assert files.read(0, 1) == b"\0"
@@ -137,7 +135,7 @@ def test_a_file_created_again_is_not_read_through_the_old_descriptor(tmp_path: P
     assert files.read(0, 1) == b"n"
 
 
-def test_few_descriptors_serve_many_files(tmp_path: Path) -> None:
+def test_few_descriptors_serve_many_files(tmp_path):
     make(tmp_path, *range(0, 3000, 100))
     files = PreadFiles([tmp_path], open_files=OpenFiles(limit=4))
     for base in range(0, 3000, 100):
@@ -147,9 +145,7 @@ def test_few_descriptors_serve_many_files(tmp_path: Path) -> None:
     assert open_descriptors(tmp_path) == 0
 
 
-def test_an_open_that_the_system_refuses_is_an_error_that_names_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_that_the_system_refuses_is_an_error_that_names_the_file(tmp_path, monkeypatch):
     make(tmp_path, 0)
     files = PreadFiles([tmp_path])
 
@@ -162,9 +158,7 @@ def test_an_open_that_the_system_refuses_is_an_error_that_names_the_file(
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
-def test_bytes_that_the_disk_cannot_read_are_an_error_with_their_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_bytes_that_the_disk_cannot_read_are_an_error_with_their_place(tmp_path, monkeypatch, code):
     make(tmp_path, 0)
     files = PreadFiles([tmp_path])
 
@@ -179,8 +173,8 @@ def test_bytes_that_the_disk_cannot_read_are_an_error_with_their_place(
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_descriptor_that_another_machine_lost_is_asked_for_again_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
-) -> None:
+    tmp_path, monkeypatch, *, is_there
+):
     """A file system of another machine: the file was deleted there, or put back from a copy."""
     make(tmp_path, 0)
     path = tmp_path / file_name(0)
@@ -201,9 +195,7 @@ def test_a_descriptor_that_another_machine_lost_is_asked_for_again_by_its_name(
     assert files.read(7, 1) == (first if is_there else None)
 
 
-def test_a_file_that_one_listing_missed_is_no_hole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_one_listing_missed_is_no_hole(tmp_path, monkeypatch):
     """A directory that a writer adds to is not listed at one moment."""
     make(tmp_path, 0, 100, 200)
     list_all, listings = os.listdir, []
@@ -221,7 +213,7 @@ def test_a_file_that_one_listing_missed_is_no_hole(
     assert problems(files) == {file_name(100): FileProblem.MISSING}
 
 
-def test_a_file_that_is_deleted_after_it_was_listed_has_no_bytes(tmp_path: Path) -> None:
+def test_a_file_that_is_deleted_after_it_was_listed_has_no_bytes(tmp_path):
     path = tmp_path / file_name(0)
     path.write_bytes(b"x" * 100)
     [listed] = listed_files([tmp_path], [])
@@ -232,7 +224,7 @@ def test_a_file_that_is_deleted_after_it_was_listed_has_no_bytes(tmp_path: Path)
     assert not file.array.any()
 
 
-def test_zeros_that_the_file_system_knows_are_not_read(tmp_path_factory, monkeypatch) -> None:
+def test_zeros_that_the_file_system_knows_are_not_read(tmp_path_factory, monkeypatch):
     directory = tmp_path_factory.mktemp("files")  # on a disk
     path = directory / file_name(0)
     path.write_bytes(b"x")

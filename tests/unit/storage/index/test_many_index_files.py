@@ -1,9 +1,6 @@
 """An index of more files than a process may have open or mapped: the last few stay mapped."""
 
-from pathlib import Path
-
 import msgspec
-import pytest
 
 from rocketstore import Message, MessageStore
 from rocketstore.storage.index import index_service
@@ -22,8 +19,8 @@ def mapped(store: MessageStore) -> int:
 
 
 def test_an_index_of_many_files_keeps_an_eighth_of_the_maps_and_finds_every_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(index_service, "most_mapped_files", lambda: MOST)
     clock = Clock()
 

@@ -1,7 +1,6 @@
 """Append: records one behind the other, files closed by a BLANK, offsets that never lie."""
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -210,7 +209,7 @@ def test_many_threads_leave_one_unbroken_row(tmp_path):
         assert found == [*range(200)]
 
 
-def test_readers_get_a_window_that_ends_with_the_written_bytes(tmp_path: Path):
+def test_readers_get_a_window_that_ends_with_the_written_bytes(tmp_path):
     parts = LogParts(tmp_path)
     append(parts, b"abc")
     for base in (0, LOG_FILE_BYTES):

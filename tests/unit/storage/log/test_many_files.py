@@ -1,9 +1,6 @@
 """A log of more files than a process may have open: those mapped longest ago are let go of."""
 
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from rocketstore import MessageStore
 from rocketstore.storage.files import mapped_file
@@ -27,9 +24,7 @@ def bodies(store: MessageStore) -> list[bytes]:
     ]
 
 
-def test_a_log_of_many_files_keeps_a_quarter_of_the_descriptors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_of_many_files_keeps_a_quarter_of_the_descriptors(tmp_path, monkeypatch):
     monkeypatch.setattr(mapped_file, "most_mapped_files", lambda: DESCRIPTORS)
     clock, wanted = Clock(), messages(150, body_size=4000)
     told: list[Any] = []

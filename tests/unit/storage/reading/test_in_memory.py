@@ -41,7 +41,7 @@ def is_kept(root: Path, offset: int) -> bool:
         os.close(descriptor)
 
 
-def test_page_is_in_memory_once_it_was_read_in(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_page_is_in_memory_once_it_was_read_in(tmp_path_factory):
     config, root = small_config(), tmp_path_factory.mktemp("on-the-disk")
     offsets = []
     with MessageStore.open(root, config) as store:
@@ -68,9 +68,7 @@ def test_page_is_in_memory_once_it_was_read_in(tmp_path_factory: pytest.TempPath
     ("topic", "queue_id", "offset"),
     [("none", 0, 0), ("orders", 1, 0), ("orders", 0, 1), ("orders", 0, -1)],
 )
-def test_where_there_is_no_entry_nothing_is_read(
-    tmp_path: Path, topic: str, queue_id: int, offset: int
-) -> None:
+def test_where_there_is_no_entry_nothing_is_read(tmp_path, topic, queue_id, offset):
     with MessageStore.open(tmp_path, small_config()) as store:
         store.put(Message(topic="orders", body=b"x"))
         store.wait_dispatched()

@@ -1,7 +1,5 @@
 """A store whose log lost its end, read as it is: the rest is served, and soon."""
 
-from pathlib import Path
-
 import pytest
 
 from rocketstore.format.file_name import file_name
@@ -16,7 +14,7 @@ QUEUE = QueueKey("TopicTest", 0)
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> StoreFiles:
+def files(tmp_path):
     return StoreFiles(tmp_path / "store")
 
 
@@ -25,9 +23,7 @@ def bodies(store: ReadOnlyStore, offset: int = 0) -> list[bytes]:
 
 
 @pytest.mark.parametrize("loss", ["zeros", "missing files"])
-def test_a_lost_end_of_the_log_is_looked_at_once(
-    files: StoreFiles, loss: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_end_of_the_log_is_looked_at_once(files, loss, monkeypatch):
     wide = StoreFiles(files.root.parent / "wide", queue_file_size=50 * 20)
     for number in range(300):
         wide.put(queue_id=number % 2, body=b"%d" % number)
@@ -55,7 +51,7 @@ def test_a_lost_end_of_the_log_is_looked_at_once(
     assert len(looked_at) < 300 + 6 * 60
 
 
-def test_a_writer_that_goes_on_after_a_lost_end_is_followed(files: StoreFiles) -> None:
+def test_a_writer_that_goes_on_after_a_lost_end_is_followed(files):
     for number in range(8):
         files.put(body=b"%d" % number)
     entries = files.next_offsets[QUEUE]

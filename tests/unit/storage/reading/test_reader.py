@@ -3,7 +3,6 @@
 import itertools
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,12 +30,12 @@ LIMITS = PageLimits(1_000, 5, 500, 3, 2_000)
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> StoreFiles:
+def files(tmp_path):
     return StoreFiles(tmp_path)
 
 
 @pytest.fixture(params=["mapped", "pread"])
-def open_reader(request: pytest.FixtureRequest, files: StoreFiles) -> OpenReader:
+def open_reader(request, files):
     def opened(limits: PageLimits | None = None) -> Reader:
         is_mapped = request.param == "mapped"
         reader = (
@@ -65,7 +64,7 @@ def bodies(reader: Reader, offset: int, count: int = 32, tags: str | None = None
 # --- statuses -------------------------------------------------------------------------------------
 
 
-def test_statuses_outside_the_queue(files: StoreFiles, open_reader: OpenReader) -> None:
+def test_statuses_outside_the_queue(files, open_reader):
     files.fill(QUEUE, 3)
     for number in range(4):
         files.put(body=b"%d" % number)
@@ -85,9 +84,7 @@ def test_statuses_outside_the_queue(files: StoreFiles, open_reader: OpenReader) 
             assert (page.min_offset, page.max_offset) == (3, 7)
 
 
-def test_an_unknown_queue_has_its_own_status_and_leaves_no_trace(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_an_unknown_queue_has_its_own_status_and_leaves_no_trace(files, open_reader):
     files.put()
     reader = open_reader()
     before = sorted(path for path in files.root.rglob("*"))
@@ -110,15 +107,13 @@ def test_an_unknown_queue_has_its_own_status_and_leaves_no_trace(
     assert reader.queues() == [QUEUE]
 
 
-def test_delay_queues_exist_without_a_directory(files: StoreFiles, open_reader: OpenReader) -> None:
+def test_delay_queues_exist_without_a_directory(files, open_reader):
     files.put()
     page = open_reader().get("SCHEDULE_TOPIC_XXXX", 3, 0)
     assert page.status is GetMessageStatus.NO_MESSAGE_IN_QUEUE
 
 
-def test_k_c9_a_missing_queue_file_leads_to_the_next_one_within_the_queue(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_k_c9_a_missing_queue_file_leads_to_the_next_one_within_the_queue(files, open_reader):
     for number in range(25):
         files.put(body=b"%d" % number)
     (files.queue_directory(QUEUE) / file_name(200)).unlink()
@@ -131,7 +126,7 @@ def test_k_c9_a_missing_queue_file_leads_to_the_next_one_within_the_queue(
     assert bodies(reader, 20) == [b"20", b"21", b"22", b"23", b"24"]
 
 
-def test_k_c9_nobody_is_sent_beyond_the_queue_after_whose_end_a_missing_file_would_go_on() -> None:
+def test_k_c9_nobody_is_sent_beyond_the_queue_after_whose_end_a_missing_file_would_go_on():
     queue: Any = SimpleNamespace(entries_per_file=10)
     for kind, messages in ((MESSAGES, []), (VIEWS, []), (RECORDS, b"")):
         page = page_without_entry(kind, queue, "TopicTest", 21, 3, 25)
@@ -140,7 +135,7 @@ def test_k_c9_nobody_is_sent_beyond_the_queue_after_whose_end_a_missing_file_wou
         assert page_without_entry(kind, queue, "TopicTest", 11, 3, 25)[-4:] == (20, 3, 25, 0)
 
 
-def test_a_page_ends_with_the_file_of_the_queue(files: StoreFiles, open_reader: OpenReader) -> None:
+def test_a_page_ends_with_the_file_of_the_queue(files, open_reader):
     for number in range(25):
         files.put(body=b"%d" % number)
     reader = open_reader()
@@ -152,9 +147,7 @@ def test_a_page_ends_with_the_file_of_the_queue(files: StoreFiles, open_reader: 
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def test_the_first_message_comes_whatever_its_size(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_the_first_message_comes_whatever_its_size(files, open_reader):
     files.put(body=b"x" * 3000)
     files.put(body=b"small")
     reader = open_reader(LIMITS)
@@ -162,9 +155,7 @@ def test_the_first_message_comes_whatever_its_size(
     assert bodies(reader, 1) == [b"small"]
 
 
-def test_a_page_ends_at_the_count_and_at_the_bytes(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_a_page_ends_at_the_count_and_at_the_bytes(files, open_reader):
     for number in range(9):
         files.put(body=bytes([number]) * 10)
     reader = open_reader(LIMITS)
@@ -174,14 +165,14 @@ def test_a_page_ends_at_the_count_and_at_the_bytes(
     assert len(bodies(reader, 0, 0)) == 1  # Compatible: the first one always
 
 
-def test_bytes_of_a_page_are_limited(files: StoreFiles, open_reader: OpenReader) -> None:
+def test_bytes_of_a_page_are_limited(files, open_reader):
     for number in range(9):
         files.put(body=bytes([number]) * 300)
     # Each record has 400 bytes: two fit into 1000.
     assert len(bodies(open_reader(LIMITS), 5)) == 2
 
 
-def test_old_messages_come_in_smaller_pages(files: StoreFiles, open_reader: OpenReader) -> None:
+def test_old_messages_come_in_smaller_pages(files, open_reader):
     for number in range(9):
         files.put(body=bytes([number]) * 10)
     for _ in range(20):
@@ -189,9 +180,7 @@ def test_old_messages_come_in_smaller_pages(files: StoreFiles, open_reader: Open
     assert len(bodies(open_reader(LIMITS), 0)) == 3
 
 
-def test_each_message_of_a_page_is_judged_old_or_new_by_its_own_place(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_each_message_of_a_page_is_judged_old_or_new_by_its_own_place(files, open_reader):
     for number in range(2):
         files.put(body=bytes([number]) * 10)
     for _ in range(8):
@@ -203,7 +192,7 @@ def test_each_message_of_a_page_is_judged_old_or_new_by_its_own_place(
     assert len(bodies(open_reader(PageLimits(1_000, 5, 500, 3, 100)), 0)) == 3
 
 
-def test_a_get_looks_at_800_entries_and_no_more(tmp_path: Path) -> None:
+def test_a_get_looks_at_800_entries_and_no_more(tmp_path):
     files = StoreFiles(tmp_path / "wide", log_file_size=1 << 20, queue_file_size=2000 * 20)
     for _ in range(900):
         files.put(tags="a")
@@ -218,9 +207,7 @@ def test_a_get_looks_at_800_entries_and_no_more(tmp_path: Path) -> None:
 # --- tags -----------------------------------------------------------------------------------------
 
 
-def test_tags_are_compared_exactly_and_not_only_by_hash(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_tags_are_compared_exactly_and_not_only_by_hash(files, open_reader):
     for tags in ("Aa", "BB", "created", None, "paid", "Aa"):
         files.put(body=str(tags).encode(), tags=tags)
     reader = open_reader()
@@ -235,24 +222,20 @@ def test_tags_are_compared_exactly_and_not_only_by_hash(
     assert page.skipped_entries == 0
 
 
-def test_tags_outside_ascii_are_found(files: StoreFiles, open_reader: OpenReader) -> None:
+def test_tags_outside_ascii_are_found(files, open_reader):
     for tags in ("送達", "bezahlt-ß", "𝄞"):
         files.put(body=tags.encode(), tags=tags)
     for tags in ("送達", "bezahlt-ß", "𝄞"):
         assert bodies(open_reader(), 0, tags=tags) == [tags.encode()]
 
 
-def test_an_expression_without_a_tag_is_an_error(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_an_expression_without_a_tag_is_an_error(files, open_reader):
     files.put()
     with pytest.raises(InvalidFilterError, match="names no tag"):
         open_reader().get(*QUEUE, 0, 32, "||")
 
 
-def test_many_long_expressions_of_tags_take_no_memory_in_the_end(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_many_long_expressions_of_tags_take_no_memory_in_the_end(files, open_reader):
     """Clients of a broker choose them, another one each time if they like."""
     files.put(tags="paid")
     reader = open_reader()
@@ -269,9 +252,7 @@ def test_many_long_expressions_of_tags_take_no_memory_in_the_end(
     assert kept < 2 * len(tags)
 
 
-def test_an_entry_with_an_extension_address_is_judged_by_its_record(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_an_entry_with_an_extension_address_is_judged_by_its_record(files, open_reader):
     offset = files.put(tags="paid", dispatch=False)
     files.next_offsets.clear()
     files.enter(QUEUE, offset, files.end - offset, -(2**63) + 40)
@@ -291,9 +272,7 @@ def damage(files: StoreFiles, offset: int, at: int, data: bytes) -> None:
     [(0, b"\0\0\0\x7b"), (4, b"\1\2\3\4"), (28, b"\7"), (84, b"\xff" * 4), (84, b"\0\0\1\0")],
     ids=["length", "magic", "address", "body-size-negative", "body-size-long"],
 )
-def test_an_entry_whose_record_is_broken_is_stepped_over_and_counted(
-    files: StoreFiles, open_reader: OpenReader, at: int, data: bytes
-) -> None:
+def test_an_entry_whose_record_is_broken_is_stepped_over_and_counted(files, open_reader, at, data):
     offsets = [files.put(body=b"%d" % number) for number in range(5)]
     damage(files, offsets[2], at, data)
     reader = open_reader()
@@ -306,8 +285,8 @@ def test_an_entry_whose_record_is_broken_is_stepped_over_and_counted(
 
 
 def test_a_body_with_a_wrong_checksum_is_no_message_but_raw_bytes_are_not_checked(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+    files, open_reader
+):
     offsets = [files.put(body=b"%d" % number) for number in range(3)]
     damage(files, offsets[1], 88, b"X")
     reader = open_reader()
@@ -316,9 +295,7 @@ def test_a_body_with_a_wrong_checksum_is_no_message_but_raw_bytes_are_not_checke
     assert reader.get_raw(*QUEUE, 0).message_count == 3
 
 
-def test_only_lost_records_give_a_status_of_their_own_and_a_way_on(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_only_lost_records_give_a_status_of_their_own_and_a_way_on(files, open_reader):
     offsets = [files.put(body=b"%d" % number) for number in range(4)]
     for offset in offsets[:3]:
         damage(files, offset, 4, b"\0\0\0\0")
@@ -335,9 +312,7 @@ def test_only_lost_records_give_a_status_of_their_own_and_a_way_on(
         assert (page.next_offset, page.skipped_entries) == (4, 4)
 
 
-def test_a_lost_record_does_not_hide_later_ones_of_its_file(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_a_lost_record_does_not_hide_later_ones_of_its_file(files, open_reader):
     # Java goes on with the next CommitLog file after a record it cannot read.
     offsets = [files.put(body=b"%d" % number) for number in range(8)]
     files.write_entry(QUEUE, 2, offsets[2], 150)
@@ -349,7 +324,7 @@ def test_a_lost_record_does_not_hide_later_ones_of_its_file(
     assert len(bodies(reader, 2)) == 5
 
 
-def test_fillers_in_the_middle_are_stepped_over(files: StoreFiles, open_reader: OpenReader) -> None:
+def test_fillers_in_the_middle_are_stepped_over(files, open_reader):
     files.put(body=b"0")
     files.fill(QUEUE, 2)
     files.put(body=b"3")
@@ -364,9 +339,7 @@ def test_fillers_in_the_middle_are_stepped_over(files: StoreFiles, open_reader: 
     ]
 
 
-def test_a_missing_log_file_loses_its_messages_only(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_a_missing_log_file_loses_its_messages_only(files, open_reader):
     for number in range(9):
         files.put(body=b"%d" % number * 1000)
     files.log_path(4096).unlink()
@@ -376,9 +349,7 @@ def test_a_missing_log_file_loses_its_messages_only(
     assert reader.get(*QUEUE, 0).skipped_entries == 3
 
 
-def test_a_record_of_another_topic_or_queue_is_never_returned(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_a_record_of_another_topic_or_queue_is_never_returned(files, open_reader):
     first = files.put(body=b"mine")
     size = files.end - first
     other_topic = files.put("TopicTesu", body=b"other")
@@ -391,9 +362,7 @@ def test_a_record_of_another_topic_or_queue_is_never_returned(
     assert reader.get(*QUEUE, 0).skipped_entries == 2
 
 
-def test_a_multi_dispatched_record_is_read_in_every_queue_it_names(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_a_multi_dispatched_record_is_read_in_every_queue_it_names(files, open_reader):
     names = {"INNER_MULTI_DISPATCH": "%LMQ%a,copies", "INNER_MULTI_QUEUE_OFFSET": "0,0"}
     offset = files.put(queue_id=3, body=b"shared", properties=names, tags="t")
     size = files.end - offset
@@ -410,16 +379,14 @@ def test_a_multi_dispatched_record_is_read_in_every_queue_it_names(
         assert len(reader.get_views(*key, 0).records) == count, key
 
 
-def test_pages_cross_log_files(files: StoreFiles, open_reader: OpenReader) -> None:
+def test_pages_cross_log_files(files, open_reader):
     for number in range(10):
         files.put(body=b"%d" % number * 900)
     reader = open_reader()
     assert [body[:1] for body in bodies(reader, 0)] == [b"%d" % number for number in range(10)]
 
 
-def test_random_places_between_files_do_not_matter_to_raw_pages(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_random_places_between_files_do_not_matter_to_raw_pages(files, open_reader):
     for number in range(30):
         files.put(body=b"%d" % number * 300)
     reader = open_reader()
@@ -431,9 +398,7 @@ def test_random_places_between_files_do_not_matter_to_raw_pages(
 # --- by id ----------------------------------------------------------------------------------------
 
 
-def test_a_message_is_found_by_its_id_whatever_the_host(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_a_message_is_found_by_its_id_whatever_the_host(files, open_reader):
     files.put(body=b"0")
     offset = files.put(body=b"1")
     reader = open_reader()
@@ -444,9 +409,7 @@ def test_a_message_is_found_by_its_id_whatever_the_host(
     assert reader.by_id(encode_message_id(bytes(20), offset)) == message
 
 
-def test_an_id_that_points_into_a_record_or_nowhere_finds_nothing(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_an_id_that_points_into_a_record_or_nowhere_finds_nothing(files, open_reader):
     offset = files.put(body=record_bytes(0))
     reader = open_reader()
     for wrong in (offset + 1, offset + 88, files.end, 4096 - 8, 10**12, 2**63 - 1):
@@ -459,9 +422,7 @@ def test_an_id_that_points_into_a_record_or_nowhere_finds_nothing(
     [(4, b"\0"), (8, b"\xff"), (28 + 7, b"\x01"), (3, b"\x05"), (88, b"X"), (84, b"\x01")],
     ids=["magic", "checksum", "address", "length", "body", "body length"],
 )
-def test_an_id_finds_nothing_where_a_record_contradicts_itself(
-    files: StoreFiles, open_reader: OpenReader, at: int, change: bytes
-) -> None:
+def test_an_id_finds_nothing_where_a_record_contradicts_itself(files, open_reader, at, change):
     offsets = [files.put(body=b"%d" % number) for number in range(2)]
     damage(files, offsets[0], at, change)
     reader = open_reader()
@@ -470,7 +431,7 @@ def test_an_id_finds_nothing_where_a_record_contradicts_itself(
 
 
 @pytest.mark.parametrize("text", ["", "xyz", "0" * 31, "G" * 32, "0" * 16 + "F" * 16])
-def test_a_malformed_id_is_an_error(files: StoreFiles, open_reader: OpenReader, text: str) -> None:
+def test_a_malformed_id_is_an_error(files, open_reader, text):
     files.put()
     with pytest.raises(FieldRangeError):
         open_reader().by_id(text)
@@ -479,9 +440,7 @@ def test_a_malformed_id_is_an_error(files: StoreFiles, open_reader: OpenReader, 
 # --- entries --------------------------------------------------------------------------------------
 
 
-def test_entries_are_listed_as_stored_and_bounded(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_entries_are_listed_as_stored_and_bounded(files, open_reader):
     files.fill(QUEUE, 2)
     offsets = [files.put(body=b"%d" % number) for number in range(20)]
     reader = open_reader()
@@ -497,9 +456,7 @@ def test_entries_are_listed_as_stored_and_bounded(
     assert reader.store_timestamp(*QUEUE, 99) is None
 
 
-def test_a_record_whose_properties_a_power_cut_left_unwritten_is_no_message(
-    files: StoreFiles, open_reader: OpenReader
-) -> None:
+def test_a_record_whose_properties_a_power_cut_left_unwritten_is_no_message(files, open_reader):
     # No checksum covers topic and properties: a sector of zeros is all that tells.
     wide = {"filling": "x" * 1500}
     offsets = [files.put(body=b"%d" % number, properties=wide) for number in range(2)]

@@ -1,7 +1,6 @@
 """Which queue offset belongs to a moment, also where records are lost and clocks go back."""
 
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 from hypothesis import given
@@ -88,8 +87,8 @@ def first_at_or_after(times: list[int | None], unreadable: set[int], moment: int
     st.integers(-1, 32),
 )
 def test_offset_at_is_the_first_readable_message_at_or_after_the_moment(
-    rising: list[int], lost: set[int], fillers: set[int], missing: set[int], moment: int
-) -> None:
+    rising, lost, fillers, missing, moment
+):
     times = [None if n in lost else stored for n, stored in enumerate(rising)]
     unreadable = fillers | {n for n in range(len(times)) if n // 10 in missing}
     found = offset_at(MemoryLog(times), TimedQueue(times, fillers, missing), moment)
@@ -97,9 +96,7 @@ def test_offset_at_is_the_first_readable_message_at_or_after_the_moment(
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=60), st.integers(-1, 32))
-def test_where_times_go_back_the_answer_separates_earlier_from_later(
-    times: list[int], moment: int
-) -> None:
+def test_where_times_go_back_the_answer_separates_earlier_from_later(times, moment):
     known: list[int | None] = list(times)
     found = offset_at(MemoryLog(known), TimedQueue(known, set(), set()), moment)
     assert 0 <= found <= len(times)
@@ -109,14 +106,14 @@ def test_where_times_go_back_the_answer_separates_earlier_from_later(
         assert times[found - 1] < moment
 
 
-def test_a_search_reads_few_records() -> None:
+def test_a_search_reads_few_records():
     times: list[int | None] = list(range(100_000))
     log = MemoryLog(times)
     assert offset_at(log, TimedQueue(times, set(), set()), 77_777) == 77_777
     assert log.reads <= 18
 
 
-def test_every_message_of_one_millisecond_is_after_the_answer(tmp_path: Path) -> None:
+def test_every_message_of_one_millisecond_is_after_the_answer(tmp_path):
     files = StoreFiles(tmp_path / "store")
     for stored in (10, 20, 20, 20, 30):
         files.put(store_timestamp_ms=stored)
@@ -126,7 +123,7 @@ def test_every_message_of_one_millisecond_is_after_the_answer(tmp_path: Path) ->
         assert reader.earliest_timestamp(*QUEUE) == 10
 
 
-def test_k_t5_the_oldest_message_has_a_time_however_little_follows_it(tmp_path: Path) -> None:
+def test_k_t5_the_oldest_message_has_a_time_however_little_follows_it(tmp_path):
     files = StoreFiles(tmp_path / "store")
     for reader in (ReadOnlyStore(files.root),):
         assert reader.earliest_log_timestamp() is None
@@ -140,7 +137,7 @@ def test_k_t5_the_oldest_message_has_a_time_however_little_follows_it(tmp_path: 
         assert reader.earliest_log_timestamp() == 80
 
 
-def test_file_times_do_not_matter(tmp_path: Path) -> None:
+def test_file_times_do_not_matter(tmp_path):
     files = StoreFiles(tmp_path / "store")
     for number in range(25):
         files.put(store_timestamp_ms=1000 + number)
@@ -149,7 +146,7 @@ def test_file_times_do_not_matter(tmp_path: Path) -> None:
     assert ReadOnlyStore(files.root).offset_at(*QUEUE, 1017) == 17
 
 
-def test_expired_messages_are_never_the_answer(tmp_path: Path) -> None:
+def test_expired_messages_are_never_the_answer(tmp_path):
     files = StoreFiles(tmp_path / "store")
     for number in range(40):
         files.put(body=b"x" * 300, store_timestamp_ms=1000 + number)

@@ -18,7 +18,7 @@ SECOND_LOG_FILE = f"commitlog/{LOG_FILE_BYTES:020d}"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(tmp_path):
     root = tmp_path / "store"
     build_store(root, COUNT, Clock())
     return root
@@ -40,9 +40,7 @@ def names(root: Path) -> list[str]:
     ("name", "kind"),
     [(SECOND_LOG_FILE, "log-file-dangling-link"), (QUEUE_FILE, "queue-file-dangling-link")],
 )
-def test_a_link_to_nothing_is_damage_that_nobody_repairs_or_writes_over(
-    store: Path, name: str, kind: str
-) -> None:
+def test_a_link_to_nothing_is_damage_that_nobody_repairs_or_writes_over(store, name, kind):
     kept = unmount(store, name)
     before = names(store)
     report = verify_store(store, CONFIG, now_ms=NOW_MS)
@@ -64,13 +62,13 @@ def test_a_link_to_nothing_is_damage_that_nobody_repairs_or_writes_over(
         assert len(bodies(opened, "Topic1")) == COUNT // 2
 
 
-def test_a_reader_serves_what_is_there(store: Path) -> None:
+def test_a_reader_serves_what_is_there(store):
     unmount(store, SECOND_LOG_FILE)
     with MessageStore.open(store, CONFIG, read_only=True) as reader:
         assert 0 < len(bodies(reader, "Topic1")) < COUNT // 2
 
 
-def test_spark_leaves_no_messages_out_silently(store: Path) -> None:
+def test_spark_leaves_no_messages_out_silently(store):
     unmount(store, SECOND_LOG_FILE)
     (store / "commitlog" / "note").symlink_to(store / "nowhere")
     with pytest.raises(StoreError, match="link to a file that is not there"):

@@ -53,7 +53,7 @@ def assert_dry_run_is_true(root: Path, policy: Policy, config: StoreConfig, now_
 
 
 @pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+def healthy(tmp_path_factory):
     root = tmp_path_factory.mktemp("healthy") / "store"
     return root, build_store(root, COUNT, Clock())
 
@@ -121,9 +121,7 @@ FAULTS = (
 
 @pytest.mark.parametrize("policy", ["salvage", "compatible"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_dry_run_reports_what_the_repair_of_a_damaged_store_does(
-    seed: int, policy: Policy, healthy: tuple[Path, list[int]], tmp_path: Path
-) -> None:
+def test_a_dry_run_reports_what_the_repair_of_a_damaged_store_does(seed, policy, healthy, tmp_path):
     chance = random.Random(seed)
     root = copy_store(healthy[0], tmp_path / "store")
     for fault in chance.sample(FAULTS, chance.randint(1, 3)):
@@ -136,9 +134,7 @@ def test_a_dry_run_reports_what_the_repair_of_a_damaged_store_does(
 
 @pytest.mark.parametrize("policy", ["salvage", "compatible"])
 @pytest.mark.parametrize("case", CRASH_CASES)
-def test_a_dry_run_reports_what_the_repair_of_a_golden_crash_does(
-    case: str, policy: Policy, tmp_path: Path
-) -> None:
+def test_a_dry_run_reports_what_the_repair_of_a_golden_crash_does(case, policy, tmp_path):
     root = tmp_path / "store"
     shutil.copytree(golden_case("crash") / case / "in", root)
     config = StoreConfig(
@@ -147,9 +143,7 @@ def test_a_dry_run_reports_what_the_repair_of_a_golden_crash_does(
     assert_dry_run_is_true(root, policy, config, GOLDEN_NOW_MS)
 
 
-def test_a_dry_run_names_files_of_a_log_outside_the_store_as_the_repair_does(
-    tmp_path: Path,
-) -> None:
+def test_a_dry_run_names_files_of_a_log_outside_the_store_as_the_repair_does(tmp_path):
     root, log = tmp_path / "store", tmp_path / "log"
     offsets = build_store(root, COUNT, Clock())
     (root / "commitlog").rename(log)
@@ -162,9 +156,7 @@ def test_a_dry_run_names_files_of_a_log_outside_the_store_as_the_repair_does(
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_compatible_end_in_a_damaged_range_takes_that_damage_with_it(
-    count: int, healthy: tuple[Path, list[int]], tmp_path: Path
-) -> None:
+def test_a_compatible_end_in_a_damaged_range_takes_that_damage_with_it(count, healthy, tmp_path):
     """4.9 believes records that do not state their own address, which are damage here."""
     root, offsets = copy_store(healthy[0], tmp_path / "store"), healthy[1]
     for number in range(COUNT - 10, COUNT - 10 + count):
@@ -198,8 +190,8 @@ GARBAGE = encode_entry(1 << 30, 1 << 30, 0)  # no record is as long
     ],
 )
 def test_a_dry_run_knows_what_becomes_of_entries_without_a_record(
-    tmp_path: Path, topic: str, first: int, entries: bytes, left: list[tuple[str, int, int]]
-) -> None:
+    tmp_path, topic, first, entries, left
+):
     """Garbage goes, numbers that may have been given out stay given, and records get entries."""
     config = msgspec.structs.replace(CONFIG, enable_multi_dispatch=True)
     with MessageStore.open(tmp_path, config, clock=Clock(), threads=False) as store:

@@ -37,9 +37,7 @@ def left(report: RepairReport) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("kind", ["directory", "pipe", "link", "0", "100"])
 @pytest.mark.parametrize("name", ["backup", "00000000000000000000.bak", "99999", "after"])
 @pytest.mark.parametrize("place", PLACES)
-def test_what_it_would_leave_is_what_it_leaves(
-    tmp_path: Path, place: str, name: str, kind: str
-) -> None:
+def test_what_it_would_leave_is_what_it_leaves(tmp_path, place, name, kind):
     root = tmp_path / "store"
     made(root)
     last = max(int(one.name) for one in (root / place).iterdir())
@@ -54,7 +52,7 @@ def test_what_it_would_leave_is_what_it_leaves(
 
 
 @pytest.mark.parametrize("lost", ["commitlog", "consumequeue/Topic0/0"])
-def test_of_a_lost_file_too(tmp_path: Path, lost: str) -> None:
+def test_of_a_lost_file_too(tmp_path, lost):
     root = tmp_path / "store"
     made(root)
     sorted((root / lost).iterdir())[1].unlink()

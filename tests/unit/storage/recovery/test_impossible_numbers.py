@@ -18,7 +18,7 @@ CONFIG = StoreConfig(mapped_file_size_commit_log=1 << 20, mapped_file_size_consu
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(tmp_path):
     with MessageStore.open(tmp_path / "store", CONFIG) as opened:
         for number in range(MESSAGES):
             opened.put(Message(topic="orders", body=b"%d" % number), queue_id=0)
@@ -48,7 +48,7 @@ def served(store: Path) -> list[int]:
 
 @pytest.mark.parametrize("mode", ["rehearsed", "done"])
 @pytest.mark.parametrize("number", [(1 << 41) + 40, 1_000_000, (1 << 50) + 40])
-def test_a_number_that_cannot_be_gets_no_entry(store: Path, number: int, mode: str) -> None:
+def test_a_number_that_cannot_be_gets_no_entry(store, number, mode):
     forge(store, 40, number)
     [found] = impossible(verify_store(store).findings)
     assert found.severity is Severity.DAMAGE
@@ -62,9 +62,7 @@ def test_a_number_that_cannot_be_gets_no_entry(store: Path, number: int, mode: s
 
 
 @pytest.mark.parametrize("row", [0, 1, 100, MESSAGES - 1])
-def test_queues_that_are_built_again_do_not_begin_or_go_on_at_such_a_number(
-    store: Path, row: int
-) -> None:
+def test_queues_that_are_built_again_do_not_begin_or_go_on_at_such_a_number(store, row):
     forge(store, row, 1 << 41)
     shutil.rmtree(store / "consumequeue")
     report = repair_store(store, now_ms=1)
@@ -73,9 +71,7 @@ def test_queues_that_are_built_again_do_not_begin_or_go_on_at_such_a_number(
 
 
 @pytest.mark.parametrize("forged", [True, False])
-def test_a_queue_s_first_record_alone_in_its_file_is_judged_by_the_next(
-    tmp_path: Path, *, forged: bool
-) -> None:
+def test_a_queue_s_first_record_alone_in_its_file_is_judged_by_the_next(tmp_path, *, forged):
     store = tmp_path / "store"
     small = StoreConfig(mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=2000,
                         max_hash_slot_num=100, max_index_num=400)  # fmt: skip
@@ -96,7 +92,7 @@ def test_a_queue_s_first_record_alone_in_its_file_is_judged_by_the_next(
     assert message.body[:4] == b"%04d" % forged
 
 
-def test_the_only_record_of_a_queue_is_believed(store: Path) -> None:
+def test_the_only_record_of_a_queue_is_believed(store):
     with MessageStore.open(store) as opened:
         single = opened.put(Message(topic="single", body=b"x"), queue_id=0)
     at = single.physical_offset
@@ -111,9 +107,7 @@ def test_the_only_record_of_a_queue_is_believed(store: Path) -> None:
 @pytest.mark.parametrize(
     "numbers", [(7 << 30, 9 << 30), (7 << 30, (7 << 30) + 1), (9 << 30, 3), (-5, 9 << 30)]
 )
-def test_verify_believes_the_beginnings_that_dispatch_believes(
-    store: Path, numbers: tuple[int, int]
-) -> None:
+def test_verify_believes_the_beginnings_that_dispatch_believes(store, numbers):
     with MessageStore.open(store) as opened:
         for number in numbers:
             result = opened.put(Message(topic="few", body=b"x"), queue_id=0)
@@ -127,7 +121,7 @@ def test_verify_believes_the_beginnings_that_dispatch_believes(
 
 
 @pytest.mark.parametrize("row", [0, 1, 100, MESSAGES - 1])
-def test_an_opening_that_dispatches_again_serves_every_other_message(store: Path, row: int) -> None:
+def test_an_opening_that_dispatches_again_serves_every_other_message(store, row):
     forge(store, row, 1 << 41)
     shutil.rmtree(store / "consumequeue")
     following = MESSAGES  # also after the last one: ``known-ends`` knows that its number was given
@@ -137,7 +131,7 @@ def test_an_opening_that_dispatches_again_serves_every_other_message(store: Path
     assert served(store)[: MESSAGES - 1] == [n for n in range(MESSAGES) if n != row]
 
 
-def test_a_queue_file_of_another_place_is_taken_away_however_far_it_is(store: Path) -> None:
+def test_a_queue_file_of_another_place_is_taken_away_however_far_it_is(store):
     queue = store / "consumequeue" / "orders" / "0"
     shutil.copy(queue / f"{2000:020d}", queue / f"{20_000_000_000_000:020d}")
     assert verify_store(store).is_damaged
@@ -147,7 +141,7 @@ def test_a_queue_file_of_another_place_is_taken_away_however_far_it_is(store: Pa
     assert len(list(queue.iterdir())) == 3
 
 
-def test_a_queue_whose_old_files_are_gone_may_begin_at_any_number(store: Path) -> None:
+def test_a_queue_whose_old_files_are_gone_may_begin_at_any_number(store):
     log = store / "commitlog" / f"{0:020d}"
     content = bytearray(log.read_bytes())
     with MessageStore.open(store, read_only=True) as opened:

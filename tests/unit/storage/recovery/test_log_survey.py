@@ -39,7 +39,7 @@ def piecewise(root: Path) -> LogView:
     return survey_log([ReadLogFile(file, LOG_FILE_BYTES) for file in files], now_ms=NOW_MS)
 
 
-def test_a_healthy_log_is_one_chain_per_file(tmp_path: Path) -> None:
+def test_a_healthy_log_is_one_chain_per_file(tmp_path):
     offsets = build_store(tmp_path, COUNT, Clock())
     survey = whole(tmp_path)
     assert record_count(survey) == COUNT
@@ -49,7 +49,7 @@ def test_a_healthy_log_is_one_chain_per_file(tmp_path: Path) -> None:
     assert survey.bounds().lost.tolist() == []
 
 
-def test_the_end_is_after_the_last_record_whatever_stands_before_it(tmp_path: Path) -> None:
+def test_the_end_is_after_the_last_record_whatever_stands_before_it(tmp_path):
     offsets = build_store(tmp_path, COUNT, Clock())
     end = whole(tmp_path).end
     overwrite(tmp_path, offsets[3], b"\xff" * 400)
@@ -59,7 +59,7 @@ def test_the_end_is_after_the_last_record_whatever_stands_before_it(tmp_path: Pa
     assert survey.bounds().lost.tolist() == [[offsets[3], offsets[5]]]
 
 
-def test_nothing_is_read_where_the_file_system_knows_zeros(tmp_path: Path) -> None:
+def test_nothing_is_read_where_the_file_system_knows_zeros(tmp_path):
     """Through a map each page of a hole would become one of memory: up to a file of them."""
     offsets = build_store(tmp_path, 10, Clock())
     overwrite(tmp_path, offsets[3] + 4, b"\xff")
@@ -73,7 +73,7 @@ def test_nothing_is_read_where_the_file_system_knows_zeros(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_reading_piece_by_piece_gives_the_survey_of_the_whole(seed: int, tmp_path: Path) -> None:
+def test_reading_piece_by_piece_gives_the_survey_of_the_whole(seed, tmp_path):
     dice = random.Random(seed)
     build_store(tmp_path, COUNT, Clock(), body_size=dice.choice([0, 40, 200, 3000]))
     for _ in range(dice.randint(0, 8)):

@@ -51,7 +51,7 @@ def assert_all_there(store: MessageStore, *, without: tuple[int, ...] = ()) -> N
         assert len(found) == (number not in without)
 
 
-def test_a_clean_stop_leaves_nothing_to_recover(tmp_path: Path) -> None:
+def test_a_clean_stop_leaves_nothing_to_recover(tmp_path):
     clock = Clock()
     build_store(tmp_path, COUNT, clock)
     with capture_logs() as logs, open_store(tmp_path, clock) as store:
@@ -61,9 +61,7 @@ def test_a_clean_stop_leaves_nothing_to_recover(tmp_path: Path) -> None:
     assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
 
-def test_after_a_clean_stop_only_the_end_of_the_log_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_clean_stop_only_the_end_of_the_log_is_looked_at(tmp_path, monkeypatch):
     assert 8 * MiB == recover.CLEAN_TAIL_BYTES
     monkeypatch.setattr(recover, "CLEAN_TAIL_BYTES", 4096)
     clock, config = Clock(), StoreConfig.small(mapped_file_size_commit_log=1 << 20)
@@ -77,7 +75,7 @@ def test_after_a_clean_stop_only_the_end_of_the_log_is_looked_at(
         assert_all_there(store)
 
 
-def test_a_crash_without_damage_loses_nothing(tmp_path: Path) -> None:
+def test_a_crash_without_damage_loses_nothing(tmp_path):
     clock = Clock()
     build_store(tmp_path, COUNT, clock)
     crashed(tmp_path)
@@ -87,7 +85,7 @@ def test_a_crash_without_damage_loses_nothing(tmp_path: Path) -> None:
         assert_all_there(store)
 
 
-def test_a_torn_last_record_is_cut_and_kept_as_evidence(tmp_path: Path) -> None:
+def test_a_torn_last_record_is_cut_and_kept_as_evidence(tmp_path):
     clock = Clock()
     offsets = build_store(tmp_path, COUNT, clock)
     overwrite(tmp_path, offsets[-1] + 150, bytes(300))
@@ -105,7 +103,7 @@ def test_a_torn_last_record_is_cut_and_kept_as_evidence(tmp_path: Path) -> None:
         assert sorted(bodies(store, "Topic1")) == [*range(COUNT // 2 - 1), COUNT // 2]
 
 
-def test_damage_in_the_middle_costs_only_its_record(tmp_path: Path) -> None:
+def test_damage_in_the_middle_costs_only_its_record(tmp_path):
     clock = Clock()
     offsets = build_store(tmp_path, COUNT, clock)
     broken = offsets[10] + 120
@@ -126,7 +124,7 @@ def test_damage_in_the_middle_costs_only_its_record(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "commitlog").iterdir()) == files
 
 
-def test_compatible_recovery_cuts_at_the_first_damage_and_keeps_copies(tmp_path: Path) -> None:
+def test_compatible_recovery_cuts_at_the_first_damage_and_keeps_copies(tmp_path):
     clock = Clock()
     offsets = build_store(tmp_path, COUNT, clock)
     overwrite(tmp_path, offsets[10] + 120, b"\xff" * 8)
@@ -143,7 +141,7 @@ def test_compatible_recovery_cuts_at_the_first_damage_and_keeps_copies(tmp_path:
                 assert (kept / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_missing_log_file_is_reported_and_passed_over(tmp_path: Path) -> None:
+def test_a_missing_log_file_is_reported_and_passed_over(tmp_path):
     clock = Clock()
     offsets = build_store(tmp_path, COUNT, clock)
     log_path(tmp_path, LOG_FILE_BYTES).unlink()
@@ -158,7 +156,7 @@ def test_a_missing_log_file_is_reported_and_passed_over(tmp_path: Path) -> None:
         assert offset == store.recovery.end
 
 
-def test_deleted_queues_are_built_again_from_the_first_file_on(tmp_path: Path) -> None:
+def test_deleted_queues_are_built_again_from_the_first_file_on(tmp_path):
     clock = Clock()
     build_store(tmp_path, COUNT, clock)
     clock.now_ms += 10_000
@@ -173,9 +171,7 @@ def test_deleted_queues_are_built_again_from_the_first_file_on(tmp_path: Path) -
     assert verify_store(tmp_path, CONFIG, now_ms=clock()).findings == []
 
 
-def test_a_queue_that_lost_its_last_entries_gets_them_back_after_a_clean_stop(
-    tmp_path: Path,
-) -> None:
+def test_a_queue_that_lost_its_last_entries_gets_them_back_after_a_clean_stop(tmp_path):
     clock = Clock()
     build_store(tmp_path, COUNT, clock)
     queue = tmp_path / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
@@ -185,7 +181,7 @@ def test_a_queue_that_lost_its_last_entries_gets_them_back_after_a_clean_stop(
         assert_all_there(store)
 
 
-def test_a_lost_page_in_a_queue_is_written_again(tmp_path: Path) -> None:
+def test_a_lost_page_in_a_queue_is_written_again(tmp_path):
     clock = Clock()
     build_store(tmp_path, COUNT, clock)
     queue = tmp_path / "consumequeue" / "Topic1" / "0" / "00000000000000000000"
@@ -196,9 +192,7 @@ def test_a_lost_page_in_a_queue_is_written_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7f" * 4096, bytes(4096), None])
-def test_a_broken_checkpoint_only_makes_recovery_go_back_further(
-    content: bytes | None, tmp_path: Path
-) -> None:
+def test_a_broken_checkpoint_only_makes_recovery_go_back_further(content, tmp_path):
     clock = Clock()
     build_store(tmp_path, COUNT, clock)
     checkpoint = tmp_path / "checkpoint"
@@ -211,7 +205,7 @@ def test_a_broken_checkpoint_only_makes_recovery_go_back_further(
         assert_all_there(store)
 
 
-def test_a_store_time_far_in_the_future_does_not_stop_the_clock(tmp_path: Path) -> None:
+def test_a_store_time_far_in_the_future_does_not_stop_the_clock(tmp_path):
     clock = Clock()
     offsets = build_store(tmp_path, COUNT, clock)
     overwrite(tmp_path, offsets[-1] + 56, (2**62).to_bytes(8, "big"))
@@ -222,7 +216,7 @@ def test_a_store_time_far_in_the_future_does_not_stop_the_clock(tmp_path: Path) 
         assert store.find("Topic0", key=f"key-{COUNT}")[0].store_timestamp_ms == clock()
 
 
-def test_queues_without_a_log_are_refused(tmp_path: Path) -> None:
+def test_queues_without_a_log_are_refused(tmp_path):
     clock = Clock()
     build_store(tmp_path, COUNT, clock)
     for path in (tmp_path / "commitlog").iterdir():
@@ -257,9 +251,7 @@ def earlier_longer_log(tmp_path: Path, *, later_body_size: int) -> tuple[Path, i
 
 @pytest.mark.parametrize("later_body_size", [77, 133, 10])
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_records_of_an_earlier_longer_log_do_not_come_back(
-    later_body_size: int, how: str, tmp_path: Path
-) -> None:
+def test_records_of_an_earlier_longer_log_do_not_come_back(later_body_size, how, tmp_path):
     root, end, clock = earlier_longer_log(tmp_path, later_body_size=later_body_size)
     if how == "killed":
         crashed(root)
@@ -278,7 +270,7 @@ def test_records_of_an_earlier_longer_log_do_not_come_back(
 
 
 @pytest.mark.parametrize("calls", range(0, 66, 5))
-def test_a_recovery_that_is_killed_is_finished_by_the_next(calls: int, tmp_path: Path) -> None:
+def test_a_recovery_that_is_killed_is_finished_by_the_next(calls, tmp_path):
     root, end, clock = earlier_longer_log(tmp_path, later_body_size=77)
     crashed(root)
     try:
@@ -292,7 +284,7 @@ def test_a_recovery_that_is_killed_is_finished_by_the_next(calls: int, tmp_path:
     assert verify_store(root, CONFIG, now_ms=clock()).findings == []
 
 
-def test_an_empty_last_file_is_taken_for_new(tmp_path: Path) -> None:
+def test_an_empty_last_file_is_taken_for_new(tmp_path):
     clock = Clock()
     build_store(tmp_path, COUNT, clock)
     last = max(int(path.name) for path in (tmp_path / "commitlog").iterdir())
@@ -305,9 +297,7 @@ def test_an_empty_last_file_is_taken_for_new(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 @pytest.mark.parametrize("lost", ["file", "content"])
-def test_numbers_of_messages_lost_with_the_end_of_the_log_are_not_given_again(
-    how: str, lost: str, tmp_path: Path
-) -> None:
+def test_numbers_of_messages_lost_with_the_end_of_the_log_are_not_given_again(how, lost, tmp_path):
     clock = Clock()
     offsets = build_store(tmp_path, COUNT, clock)
     last = log_path(tmp_path, offsets[-1])

@@ -52,41 +52,41 @@ def size_of(content: bytes, *, check_crc: bool = True) -> int | None:
     return check_as_java(memoryview(content), 0, check_crc=check_crc)
 
 
-def test_an_intact_record_is_accepted() -> None:
+def test_an_intact_record_is_accepted():
     content = record(0)
     assert size_of(content) == len(content)
 
 
-def test_a_record_that_stands_elsewhere_is_accepted() -> None:
+def test_a_record_that_stands_elsewhere_is_accepted():
     content = record(123_456)
     assert size_of(content) == len(content)
 
 
-def test_a_blank_of_any_size_is_accepted() -> None:
+def test_a_blank_of_any_size_is_accepted():
     assert size_of(struct.pack(">iI", 7, 0xCBD43194)) == 0
     assert size_of(struct.pack(">iI", -1, 0xCBD43194)) == 0
 
 
-def test_the_magic_of_5_is_refused() -> None:
+def test_the_magic_of_5_is_refused():
     content = bytearray(record(0))
     content[7] = 0xAB
     assert size_of(bytes(content)) is None
 
 
-def test_a_wrong_checksum_is_refused_unless_nobody_looks() -> None:
+def test_a_wrong_checksum_is_refused_unless_nobody_looks():
     content = bytearray(record(0))
     content[90] ^= 1
     assert size_of(bytes(content)) is None
     assert size_of(bytes(content), check_crc=False) == len(content)
 
 
-def test_the_checksum_of_an_empty_body_is_not_looked_at() -> None:
+def test_the_checksum_of_an_empty_body_is_not_looked_at():
     content = bytearray(record(0, body=b""))
     content[8:12] = b"\1\2\3\4"
     assert size_of(bytes(content)) == len(content)
 
 
-def test_negative_lengths_count_as_nothing() -> None:
+def test_negative_lengths_count_as_nothing():
     content = bytearray(record(0, properties=b""))
     content[-2:] = b"\xff\xff"
     assert size_of(bytes(content)) == len(content)
@@ -96,12 +96,12 @@ def test_negative_lengths_count_as_nothing() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 7, 8, 40, 80, 92])
-def test_a_record_that_the_file_cuts_off_is_refused(cut: int) -> None:
+def test_a_record_that_the_file_cuts_off_is_refused(cut):
     assert size_of(record(0)[:cut]) is None
 
 
 @pytest.mark.parametrize("total", [-1, 0, 90, 2**31 - 1])
-def test_a_wrong_length_is_refused(total: int) -> None:
+def test_a_wrong_length_is_refused(total):
     content = bytearray(record(0))
     content[:4] = struct.pack(">i", total)
     assert size_of(bytes(content)) is None
@@ -110,16 +110,14 @@ def test_a_wrong_length_is_refused(total: int) -> None:
 @pytest.mark.parametrize(
     ("level", "is_accepted"), [("3", True), ("-3", True), ("+3", True), ("x", False), ("", True)]
 )
-def test_a_delay_that_is_no_number_is_refused_in_the_delay_topic(
-    level: str, *, is_accepted: bool
-) -> None:
+def test_a_delay_that_is_no_number_is_refused_in_the_delay_topic(level, *, is_accepted):
     properties = f"DELAY\x01{level}\x02".encode()
     delayed = record(0, topic=b"SCHEDULE_TOPIC_XXXX", properties=properties)
     assert (size_of(delayed) is not None) == is_accepted
     assert size_of(record(0, properties=properties)) is not None
 
 
-def test_the_log_ends_at_the_first_refused_record_whatever_follows() -> None:
+def test_the_log_ends_at_the_first_refused_record_whatever_follows():
     first, second = full_file(0), full_file(FILE_BYTES)
     first.array[200 + 88] ^= 0xFF
     broken = 200 // len(record(0)) * len(record(0))
@@ -128,27 +126,27 @@ def test_the_log_ends_at_the_first_refused_record_whatever_follows() -> None:
     assert found.reason in {"bad crc", "bad fields"}
 
 
-def test_a_misaddressed_record_does_not_end_the_log() -> None:
+def test_a_misaddressed_record_does_not_end_the_log():
     file = full_file(0)
     file.array[28:36] = 0x11
     found = compatible_end([file, MemoryFile(FILE_BYTES, record(FILE_BYTES))], CONFIG)
     assert found.end == FILE_BYTES + len(record(0))
 
 
-def test_a_blank_leads_to_the_next_file_and_counts_only_then() -> None:
+def test_a_blank_leads_to_the_next_file_and_counts_only_then():
     alone = compatible_end([full_file(0)], CONFIG)
     assert alone.end < FILE_BYTES
     followed = compatible_end([full_file(0), MemoryFile(FILE_BYTES, b"")], CONFIG)
     assert followed.end == FILE_BYTES
 
 
-def test_a_missing_file_ends_the_log() -> None:
+def test_a_missing_file_ends_the_log():
     found = compatible_end([full_file(0), full_file(2 * FILE_BYTES)], CONFIG)
     assert found.end < FILE_BYTES
     assert found.reason == "the next file is missing"
 
 
-def test_a_clean_start_looks_at_the_last_three_files() -> None:
+def test_a_clean_start_looks_at_the_last_three_files():
     files = [full_file(n * FILE_BYTES) for n in range(10)]
     starts = [compatible_end(files[:n], CONFIG).start // FILE_BYTES for n in (0, 1, 3, 4, 10)]
     assert starts == [0, 0, 0, 1, 7]
@@ -159,20 +157,20 @@ def test_a_clean_start_looks_at_the_last_three_files() -> None:
     [(0, 0, 0, 0), (9000, 9000, 0, 1), (9000, 50_000, 50_000, 1), (50_000, 50_000, 0, 2)],
 )
 def test_a_start_after_a_crash_is_the_newest_file_older_than_the_checkpoint(
-    physic: int, logics: int, index: int, expected: int
-) -> None:
+    physic, logics, index, expected
+):
     files = [full_file(n * FILE_BYTES, store_timestamp_ms=5000 * n + 1000) for n in range(3)]
     checkpoint = Checkpoint(physic, logics, index)
     assert start_after_crash(files, checkpoint, index_counts=False) == expected
 
 
-def test_the_index_counts_only_when_it_is_asked_for() -> None:
+def test_the_index_counts_only_when_it_is_asked_for():
     files = [full_file(n * FILE_BYTES, store_timestamp_ms=5000 * n + 1000) for n in range(3)]
     checkpoint = Checkpoint(50_000, 50_000, 0)
     assert start_after_crash(files, checkpoint, index_counts=True) == 0
 
 
-def test_a_queue_ends_at_its_first_invalid_entry_of_the_last_three_files() -> None:
+def test_a_queue_ends_at_its_first_invalid_entry_of_the_last_three_files():
     entry = encode_entry(100, 100, 7)
     array = np.frombuffer(FILLER_BYTES + entry * 2 + bytes(20) + entry, np.uint8)
     assert compatible_queue_end([(0, array)]) == 60

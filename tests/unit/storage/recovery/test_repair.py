@@ -60,13 +60,13 @@ def assert_repaired(root: Path, *, remaining: set[str] = frozenset()) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> tuple[Path, list[int]]:
+def store(tmp_path):
     """A store of 200 messages over several log files."""
     root = tmp_path / "store"
     return root, build_store(root, COUNT, Clock())
 
 
-def test_a_healthy_store_needs_nothing(store: tuple[Path, list[int]]) -> None:
+def test_a_healthy_store_needs_nothing(store):
     root, _ = store
     before = content(root)
     report = repair(root)
@@ -77,7 +77,7 @@ def test_a_healthy_store_needs_nothing(store: tuple[Path, list[int]]) -> None:
     assert content(root) == before
 
 
-def test_a_dry_run_writes_nothing(store: tuple[Path, list[int]]) -> None:
+def test_a_dry_run_writes_nothing(store):
     root, offsets = store
     overwrite(root, offsets[-1] + 100, b"\xff" * 50)
     shutil.rmtree(root / "consumequeue")
@@ -90,9 +90,7 @@ def test_a_dry_run_writes_nothing(store: tuple[Path, list[int]]) -> None:
     assert said.actions == done.actions != []
 
 
-def test_damage_in_the_middle_stays_and_is_reported_range_by_range(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_damage_in_the_middle_stays_and_is_reported_range_by_range(store):
     root, offsets = store
     for number in (10, 60, 61):
         overwrite(root, offsets[number] + 120, b"\xff" * 8)
@@ -114,7 +112,7 @@ def test_damage_in_the_middle_stays_and_is_reported_range_by_range(
     assert_repaired(root, remaining={"log-damage", "queue-hole"})
 
 
-def test_what_a_broker_would_drop_is_reported(store: tuple[Path, list[int]]) -> None:
+def test_what_a_broker_would_drop_is_reported(store):
     root, offsets = store
     last_files = max(offsets) // LOG_FILE_BYTES * LOG_FILE_BYTES
     broken = next(n for n, offset in enumerate(offsets) if offset > last_files)
@@ -124,16 +122,14 @@ def test_what_a_broker_would_drop_is_reported(store: tuple[Path, list[int]]) -> 
     assert lost.record_count == COUNT - broken - 1
 
 
-def test_damage_before_the_last_three_files_is_not_dropped_by_a_broker(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_damage_before_the_last_three_files_is_not_dropped_by_a_broker(store):
     root, offsets = store
     assert offsets[-1] // LOG_FILE_BYTES >= 3
     overwrite(root, offsets[1] + 120, b"\xff" * 8)
     assert repair(root).lost_for_broker == []
 
 
-def test_compatible_repair_ends_the_log_and_keeps_all_copies(store: tuple[Path, list[int]]) -> None:
+def test_compatible_repair_ends_the_log_and_keeps_all_copies(store):
     root, offsets = store
     crashed(root)
     overwrite(root, offsets[100] + 120, b"\xff" * 8)
@@ -154,7 +150,7 @@ def test_compatible_repair_ends_the_log_and_keeps_all_copies(store: tuple[Path, 
 
 
 @pytest.mark.parametrize("part", ["consumequeue", "index"])
-def test_a_deleted_part_is_created_again(part: str, store: tuple[Path, list[int]]) -> None:
+def test_a_deleted_part_is_created_again(part, store):
     root, _ = store
     before = content(root)
     shutil.rmtree(root / part)
@@ -172,7 +168,7 @@ def test_a_deleted_part_is_created_again(part: str, store: tuple[Path, list[int]
         )
 
 
-def test_entries_that_point_elsewhere_are_replaced(store: tuple[Path, list[int]]) -> None:
+def test_entries_that_point_elsewhere_are_replaced(store):
     root, _ = store
     queue = root / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
     good = queue.read_bytes()
@@ -187,9 +183,7 @@ def test_entries_that_point_elsewhere_are_replaced(store: tuple[Path, list[int]]
     assert_repaired(root)
 
 
-def test_the_place_of_a_lost_record_keeps_its_entry_or_gets_a_filler(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_the_place_of_a_lost_record_keeps_its_entry_or_gets_a_filler(store):
     root, offsets = store
     overwrite(root, offsets[20] + 120, b"\xff" * 8)
     overwrite(root, offsets[40] + 120, b"\xff" * 8)
@@ -204,9 +198,7 @@ def test_the_place_of_a_lost_record_keeps_its_entry_or_gets_a_filler(
     assert repaired[21 * 20 :] == good[21 * 20 :]
 
 
-def test_files_of_a_wrong_length_or_name_are_named_and_put_right(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_files_of_a_wrong_length_or_name_are_named_and_put_right(store):
     root, _ = store
     log = root / "commitlog"
     second = log / f"{LOG_FILE_BYTES:020d}"
@@ -232,7 +224,7 @@ def test_files_of_a_wrong_length_or_name_are_named_and_put_right(
         assert len(bodies(opened, "Topic1")) == COUNT // 2
 
 
-def test_a_truncated_last_file_costs_only_what_was_cut_off(store: tuple[Path, list[int]]) -> None:
+def test_a_truncated_last_file_costs_only_what_was_cut_off(store):
     root, offsets = store
     last = log_path(root, offsets[-1])
     cut_at = offsets[-5] + 50
@@ -244,7 +236,7 @@ def test_a_truncated_last_file_costs_only_what_was_cut_off(store: tuple[Path, li
     assert_repaired(root, remaining={"queue-kept"})
 
 
-def test_a_missing_file_in_the_middle_is_a_hole(store: tuple[Path, list[int]]) -> None:
+def test_a_missing_file_in_the_middle_is_a_hole(store):
     root, offsets = store
     log_path(root, LOG_FILE_BYTES).unlink()
     report = repair(root)
@@ -256,7 +248,7 @@ def test_a_missing_file_in_the_middle_is_a_hole(store: tuple[Path, list[int]]) -
     assert (hole.offset, hole.size) == (LOG_FILE_BYTES, LOG_FILE_BYTES)
 
 
-def test_a_store_without_a_log_is_refused(store: tuple[Path, list[int]], tmp_path: Path) -> None:
+def test_a_store_without_a_log_is_refused(store, tmp_path):
     root, _ = store
     for path in (root / "commitlog").iterdir():
         path.unlink()
@@ -267,7 +259,7 @@ def test_a_store_without_a_log_is_refused(store: tuple[Path, list[int]], tmp_pat
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_store_in_use_is_refused(store: tuple[Path, list[int]]) -> None:
+def test_a_store_in_use_is_refused(store):
     root, _ = store
     with open_store(root, Clock(NOW_MS)):
         for dry_run in (True, False):
@@ -287,9 +279,7 @@ def damage_everything(root: Path, offsets: list[int]) -> None:
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 70])
-def test_a_repair_that_is_killed_is_finished_by_the_next(
-    calls: int, store: tuple[Path, list[int]], tmp_path: Path
-) -> None:
+def test_a_repair_that_is_killed_is_finished_by_the_next(calls, store, tmp_path):
     root, offsets = store
     damage_everything(root, offsets)
     twin = tmp_path / "twin"
@@ -311,9 +301,7 @@ def test_a_repair_that_is_killed_is_finished_by_the_next(
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_random_damage_never_costs_an_intact_record(
-    seed: int, store: tuple[Path, list[int]]
-) -> None:
+def test_random_damage_never_costs_an_intact_record(seed, store):
     root, offsets = store
     dice = random.Random(seed)
     originals = content(root)
@@ -347,16 +335,14 @@ def test_random_damage_never_costs_an_intact_record(
     assert repair(root, now_ms=NOW_MS + 1).actions == []
 
 
-def test_a_blank_after_the_last_record_is_no_record_that_a_broker_drops(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_a_blank_after_the_last_record_is_no_record_that_a_broker_drops(store):
     root, offsets = store
     last = max(offsets) // LOG_FILE_BYTES * LOG_FILE_BYTES
     overwrite(root, last, bytes(LOG_FILE_BYTES))
     assert repair(root).lost_for_broker == []
 
 
-def test_dropped_records_are_counted_one_by_one(store: tuple[Path, list[int]]) -> None:
+def test_dropped_records_are_counted_one_by_one(store):
     root, offsets = store
     last = max(offsets) // LOG_FILE_BYTES * LOG_FILE_BYTES
     newest = [offset for offset in offsets if offset >= last]
@@ -383,7 +369,7 @@ def test_dropped_records_are_counted_one_by_one(store: tuple[Path, list[int]]) -
     assert (lost.start, lost.record_count) == (newest[2], len(newest) - 2)
 
 
-def test_an_empty_file_in_front_of_the_log_is_moved_away(store: tuple[Path, list[int]]) -> None:
+def test_an_empty_file_in_front_of_the_log_is_moved_away(store):
     root, offsets = store
     os.truncate(log_path(root, 0), 0)
     planned = repair(root, dry_run=True)
@@ -402,9 +388,7 @@ def test_an_empty_file_in_front_of_the_log_is_moved_away(store: tuple[Path, list
     "content",
     [b"", bytes(10), (2**62).to_bytes(8, "big") * 3 + bytes(4072), b"\xff" * 4096, bytes(5000)],
 )
-def test_a_checkpoint_that_cannot_be_true_is_kept_and_written_again(
-    store: tuple[Path, list[int]], content: bytes
-) -> None:
+def test_a_checkpoint_that_cannot_be_true_is_kept_and_written_again(store, content):
     root, _ = store
     (root / "checkpoint").write_bytes(content)
     before = repair(root, dry_run=True)
@@ -418,9 +402,7 @@ def test_a_checkpoint_that_cannot_be_true_is_kept_and_written_again(
     assert_repaired(root)
 
 
-def test_a_damaged_store_time_does_not_get_into_the_checkpoint(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_a_damaged_store_time_does_not_get_into_the_checkpoint(store):
     root, offsets = store
     overwrite(root, offsets[-1] + 56, b"\x81")
     crashed(root)
@@ -428,9 +410,7 @@ def test_a_damaged_store_time_does_not_get_into_the_checkpoint(
     assert_repaired(root)
 
 
-def test_the_queue_of_a_topic_that_is_no_utf_8_stays_when_the_store_is_opened(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_the_queue_of_a_topic_that_is_no_utf_8_stays_when_the_store_is_opened(store):
     root, offsets = store
     content = log_path(root, 0).read_bytes()
     body_size = int.from_bytes(content[84:88], "big")
@@ -442,9 +422,7 @@ def test_the_queue_of_a_topic_that_is_no_utf_8_stays_when_the_store_is_opened(
     assert_repaired(root)
 
 
-def test_repair_gives_no_number_again_that_a_lost_end_of_the_log_had(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_repair_gives_no_number_again_that_a_lost_end_of_the_log_had(store):
     root, offsets = store
     last = log_path(root, offsets[-1])
     lost = sum(offset >= int(last.name) for offset in offsets)
@@ -462,9 +440,7 @@ def test_repair_gives_no_number_again_that_a_lost_end_of_the_log_had(
     assert_repaired(root, remaining={"queue-hole"})
 
 
-def test_compatible_repair_gives_the_numbers_of_a_lost_end_again_as_java_does(
-    store: tuple[Path, list[int]],
-) -> None:
+def test_compatible_repair_gives_the_numbers_of_a_lost_end_again_as_java_does(store):
     root, offsets = store
     last = log_path(root, offsets[-1])
     first_lost = sum(offset < int(last.name) for offset in offsets)
@@ -479,8 +455,8 @@ def test_compatible_repair_gives_the_numbers_of_a_lost_end_again_as_java_does(
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_records_whose_topic_is_no_utf_8_get_the_queue_entries_that_repair_writes(
-    count: int, store: tuple[Path, list[int]], tmp_path: Path
-) -> None:
+    count, store, tmp_path
+):
     root, offsets = store
     content = log_path(root, 0).read_bytes()
     body_size = int.from_bytes(content[84:88], "big")

@@ -26,9 +26,7 @@ def flip_body(root: Path, offset: int) -> None:
 
 @pytest.mark.parametrize("is_crashed", [True, False])
 @pytest.mark.parametrize("damaged", [[70], [204], [120], [200], [70, 200], [20, 150, 240]])
-def test_a_second_compatible_repair_cuts_no_more(
-    tmp_path: Path, *, is_crashed: bool, damaged: list[int]
-) -> None:
+def test_a_second_compatible_repair_cuts_no_more(tmp_path, *, is_crashed, damaged):
     """After a crash 4.9 begins at one file, and at an earlier one after the next clean stop."""
     clock = SlowClock()
     offsets = build_store(tmp_path, 260, clock)
