@@ -16,8 +16,6 @@ import itertools
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -47,6 +45,7 @@ from support.fault_workload import LOG_FILE_BYTES, Label, check_store, small_fil
 from support.inside import parts_of
 from support.patience import PATIENCE_S
 from support.power_cut import abandon
+from support.python_process import run_python
 from support.reading import all_messages
 
 Counts = dict[FlushDiskType, Counter[str]]
@@ -403,10 +402,8 @@ def test_a_lock_that_cannot_be_looked_at_does_not_lose_the_one_this_process_has(
     ):
         StoreLock(tmp_path / "lock").acquire()
     code = "import fcntl,sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "lock")], check=False, capture_output=True
-    )
-    assert b"BlockingIOError" in done.stderr
+    done = run_python("-c", code, tmp_path / "lock")
+    assert "BlockingIOError" in done.stderr
     lock.release()
 
 

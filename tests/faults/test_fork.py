@@ -3,8 +3,6 @@
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -24,6 +22,7 @@ from support.forked import LIMIT_S, in_child
 from support.inside import parts_of, workers_of
 from support.ports import free_port
 from support.public_calls import MESSAGE, USES
+from support.python_process import run_python
 from support.replicas import address_of, open_master, open_slave, put_many, wait_for_slave
 from support.trees import tree
 
@@ -220,9 +219,8 @@ with MessageStore.open(sys.argv[1], config) as store:
 
 
 def test_a_child_that_exits_as_programs_do_disturbs_nobody(tmp_path):
-    command = [sys.executable, "-X", "dev", "-W", "ignore::DeprecationWarning", "-c", PROGRAM]
-    arguments = [str(tmp_path), str(free_port())]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    options = ("-X", "dev", "-W", "ignore::DeprecationWarning")
+    done = run_python(*options, "-c", PROGRAM, tmp_path, free_port())
     assert (done.returncode, done.stdout, done.stderr) == (0, "5\n", "")
 
 

@@ -5,7 +5,6 @@ import errno
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from support.fault_workload import Label, check_store, small_files, step_of
 from support.faulty_disk import FaultyDisk, nth, once
 from support.patience import PATIENCE_S, START_S
 from support.power_cut import abandon
+from support.python_process import run_python
 from support.skipping import skip_but_in_ci
 
 SIZE_KIB = 1024
@@ -49,13 +49,7 @@ class Filled:
     """What a process that filled a store said."""
 
     def __init__(self, root: Path, flush: str, run: int) -> None:
-        done = subprocess.run(
-            [sys.executable, disk_filler.__file__, str(root), flush, str(run)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=START_S,
-        )
+        done = run_python(disk_filler.__file__, root, flush, run, limit_s=START_S)
         # -7 would be SIGBUS.
         assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
         *puts, self.end = [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,7 +1,6 @@
 """scan: any bytes are accounted for, byte by byte, and no kernel looks outside of them."""
 
 import os
-import subprocess
 import sys
 from typing import Any
 
@@ -18,7 +17,7 @@ from support.guarded_memory import guarded
 from support.oracle import resync as reference_resync
 from support.oracle import walk as reference_walk
 from support.oracle.record import decode_record
-from support.patience import PATIENCE_S
+from support.python_process import run_python
 from support.scan_strategies import damaged_logs
 from support.synthetic_log import SyntheticLog
 from support.vectors import vector
@@ -149,14 +148,7 @@ def test_the_guard_ends_a_process_that_reads_outside():
         "ctypes.string_at(a.ctypes.data, 4)"
     )
     path = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = run_python("-c", code, env={"PYTHONPATH": path})
     assert done.stdout == "inside\n"
     assert done.returncode < 0
 

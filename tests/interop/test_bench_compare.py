@@ -1,14 +1,13 @@
 """The comparison itself: what a ratio says, and that both sides do a scenario's work."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.java_store import require_java
+from support.patience import START_S
+from support.python_process import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,14 +69,8 @@ def test_both_sides_run_the_scenarios(tmp_path):
         "restart_crash_1k",
         "catch_up_1k",
     ]
-    command = str(ROOT / "bench" / "compare")
-    result = subprocess.run(
-        [sys.executable, command, "--smoke", "--directory", str(tmp_path), *names],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+    command = (ROOT / "bench/compare", "--smoke", "--directory", tmp_path, *names)
+    result = run_python(*command, env={"COLUMNS": "200"}, limit_s=START_S)
     assert result.returncode == 0, result.stderr
     for name in names:
         lines = [line for line in result.stdout.splitlines() if name in line]
@@ -87,10 +80,7 @@ def test_both_sides_run_the_scenarios(tmp_path):
 
 
 def test_held_pulls_of_many_connections_are_woken(tmp_path):
-    command = [sys.executable, str(ROOT / "bench" / "broker"), "held", "--smoke"]
-    result = subprocess.run(
-        [*command, "--directory", str(tmp_path)], check=False, capture_output=True, text=True
-    )
+    result = run_python(ROOT / "bench/broker", "held", "--smoke", "--directory", tmp_path)
     assert result.returncode == 0, result.stderr
     assert "woken p99" in result.stdout
     assert list(tmp_path.iterdir()) == []

@@ -1,15 +1,12 @@
 """One writer per store, whichever side it is: both take the same lock on the same byte."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from rocketstore import MessageStore
 from rocketstore.errors import StoreLockedError
 from support.both_sides import all_of_ours, put_java, put_ours, sample_messages, small_config
 from support.java_store import SMALL_FILES, CommandFailedError, JavaStore
+from support.python_process import run_python
 
 pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 
@@ -41,14 +38,8 @@ def test_command_line_exits_5_and_prints_java_s_pid(tmp_path):
     store = tmp_path / "store"
     with JavaStore(store, SMALL_FILES) as java:
         put_java(java, MESSAGES)
-        command = [sys.executable, "-m", "rocketstore.cli", "store", "import", str(store)]
-        result = subprocess.run(
-            [*command, "--topic", "orders", str(source)],
-            check=False,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "COLUMNS": "200"},
-        )
+        command = ("-m", "rocketstore.cli", "store", "import", store, "--topic", "orders", source)
+        result = run_python(*command, env={"COLUMNS": "200"})
         assert result.returncode == 5, result.stderr
         assert str(java.pid) in result.stderr
 

@@ -6,13 +6,12 @@ server is the JVM of the shared session, which is warm.
 
 import importlib.util
 import json
-import subprocess
-import sys
 
 import pytest
 
 from support.golden import golden_case
 from support.patience import START_S
+from support.python_process import run_python
 from support.skipping import skip_but_in_ci
 
 pytestmark = [pytest.mark.spark]
@@ -91,10 +90,7 @@ def remote(spark):
 
 def test_source_sinks_and_jobs_work_on_spark_connect(remote, tmp_path):
     store = golden_case("basic") / "store"
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, remote, str(store), str(tmp_path)],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=START_S,
-    )  # fmt: skip
+    done = run_python("-c", PROGRAM, remote, store, tmp_path, cwd=tmp_path, limit_s=START_S)
     lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
     assert lines, done.stderr[-30000:]
     answer = json.loads(lines[0].removeprefix("ANSWER "))

@@ -1,22 +1,17 @@
 """What imports cost: no compiler, no columns, no cluster; a broker loads what a broker needs."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from support.patience import PATIENCE_S
+from support.python_process import printed
 
 HEAVY = ("numba", "llvmlite", "pyarrow", "pyspark", "pandas", "javaproperties")
 
 
 def loaded_after(code: str, heavy: tuple[str, ...] = HEAVY) -> list[str]:
     code += f"\nimport json, sys; print(json.dumps([m for m in {heavy} if m in sys.modules]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
-    )
-    return json.loads(done.stdout)
+    return json.loads(printed(code))
 
 
 def test_import_of_the_package_and_its_public_names_loads_nothing_heavy():
@@ -53,7 +48,4 @@ def test_a_command_runs_with_the_collector_which_its_imports_went_without():
     code = "import gc, rocketstore.cli.application as cli\n"
     code += "cli.app.command(lambda: print(gc.isenabled()), name='looks')\n"
     code += "cli.main(['looks'])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
-    )
-    assert done.stdout == "True\n"
+    assert printed(code) == "True\n"

@@ -1,12 +1,12 @@
 """Code as users write it passes mypy --strict, and their mistakes do not."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from support.patience import START_S
+from support.python_process import run_python
 from support.repository import ROOT, files_with
 
 HERE = Path(__file__).parent
@@ -33,12 +33,7 @@ def test_user_code_passes_a_strict_type_checker(tmp_path, cache):
     written = python_of_the_pages(tmp_path)
     assert written
     options = ["--strict", "--config-file=", "--show-traceback", f"--cache-dir={cache}"]
-    run = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, *EXAMPLES, *written],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = run_python("-m", "mypy", *options, *EXAMPLES, *written, limit_s=START_S)
     assert run.returncode == 0, run.stdout + run.stderr
 
 

@@ -2,16 +2,14 @@
 
 import ast
 import importlib.util
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rocketstore.scan import kernels
 from support.patience import START_S
+from support.python_process import run_python
 from support.repository import ROOT
 
 SETUP = ast.parse((ROOT / "setup.py").read_text("utf-8"))
@@ -56,14 +54,12 @@ def test_without_a_compiler_the_package_is_built_unless_all_of_it_is_required(
     cc = tmp_path / "cc"
     cc.write_text(f"#!/bin/sh\n{compiler}\n")
     cc.chmod(0o755)
-    done = subprocess.run(
-        [sys.executable, "setup.py", "build_ext"],
+    done = run_python(
+        "setup.py",
+        "build_ext",
         cwd=tmp_path,
-        env={**os.environ, "CC": str(cc), "LDSHARED": str(cc), "ROCKETSTORE_BUILD": wish},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=START_S,
+        env={"CC": str(cc), "LDSHARED": str(cc), "ROCKETSTORE_BUILD": wish},
+        limit_s=START_S,
     )
     assert done.returncode == code, done.stderr
     assert wish == "require" or not list(tmp_path.rglob("*.so"))
@@ -74,15 +70,7 @@ def test_what_is_required_and_cannot_be_built_is_an_error_elsewhere_than_on_linu
     pytest.importorskip("Cython", reason="a build has it; this interpreter's tests need none")
     known = "import sys, setuptools.command.build_ext"  # it asks for the settings of the platform
     script = f"{known}; sys.platform = 'other'; sys.argv[1:] = ['--version']; import setup"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        env={**os.environ, "ROCKETSTORE_BUILD": wish},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=START_S,
-    )
+    done = run_python("-c", script, cwd=ROOT, env={"ROCKETSTORE_BUILD": wish}, limit_s=START_S)
     assert done.returncode == code, done.stderr
     assert ("on Linux only" in done.stderr) == bool(code)
 

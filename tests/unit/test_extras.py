@@ -13,6 +13,7 @@ from rocketstore.cli.demo import demo
 from rocketstore.errors import UnsupportedEnvironmentError
 from rocketstore.remoting import server
 from support.patience import PATIENCE_S
+from support.python_process import run_python
 from support.repository import ROOT
 
 DEPENDENCIES = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
@@ -80,10 +81,7 @@ def test_each_extra_is_looked_at_here():
 
 @pytest.mark.parametrize("missing", sorted(NEEDS))
 def test_what_is_loaded_without_a_package_of_its_extra_says_what_to_install(missing):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, missing], capture_output=True, text=True, check=False,
-        timeout=PATIENCE_S,
-    )  # fmt: skip
+    done = run_python("-c", PROGRAM, missing)
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == NEEDS[missing]
 

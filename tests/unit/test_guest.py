@@ -5,8 +5,6 @@ is global there (logging, warnings, signals, excepthooks) is another one afterwa
 import io
 import json
 import logging
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -16,7 +14,7 @@ from rocketstore.events import LONGEST, get_logger
 from rocketstore.native.log_end import QueueCounter
 from rocketstore.storage.statistics import StoreStatistics
 from rocketstore.units import QueueKey
-from support.patience import PATIENCE_S
+from support.python_process import run_python
 from support.said import capture_logs
 
 SMALL = {
@@ -66,10 +64,7 @@ print(json.dumps([before, after]))
 
 
 def test_using_the_package_changes_nothing_global(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", USE, tmp_path / "store", json.dumps(SMALL)],
-        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    done = run_python("-c", USE, tmp_path / "store", json.dumps(SMALL))
     before, after = json.loads(done.stdout)
     assert after == before
     assert done.stderr == ""
@@ -156,13 +151,8 @@ def test_nothing_is_printed_unless_the_host_listens():
         from rocketstore.events import get_logger
         get_logger("rocketstore.storage").error("log.flush_failed", error="EIO")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        check=True,
-        timeout=PATIENCE_S,
-    )
-    assert done.stdout + done.stderr == b""
+    done = run_python("-c", textwrap.dedent(code))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 # --- a slow put that is our own doing is nothing to warn of ---------------------------------------
@@ -184,11 +174,6 @@ def test_only_a_put_after_the_first_is_worth_a_warning():
 
 
 def test_a_python_that_runs_without_its_global_lock_is_refused_by_one_clear_line():
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; sys._is_gil_enabled = bool; import rocketstore"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", "import sys; sys._is_gil_enabled = bool; import rocketstore")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("ImportError: rocketstore needs Python's global")

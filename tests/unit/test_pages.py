@@ -6,17 +6,14 @@ Those on Spark: tests/spark; those with clients: tests/interop/test_testing_page
 import ast
 import doctest
 import logging
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import rocketstore
 from rocketstore import Message, MessageStore, StoreConfig
-from support.patience import PATIENCE_S
+from support.python_process import run_python
 from support.repository import ROOT, files_with, module_ast, module_nodes
 
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -51,11 +48,10 @@ def test_an_example_runs_as_it_stands(code, tmp_path, monkeypatch):
     (tmp_path / "broker.conf").write_text("brokerName=b\n")
     if "def test_" in code:
         (tmp_path / "test_example.py").write_text(code)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-            env={**os.environ, "ROCKETSTORE_KERNELS": "off", "PYTHONPATH": str(ROOT / "tests")},
-        )  # fmt: skip
+        done = run_python(
+            *("-m", "pytest", "-q", "-p", "no:cacheprovider", "."),
+            env={"ROCKETSTORE_KERNELS": "off", "PYTHONPATH": str(ROOT / "tests")},
+        )
         assert (done.returncode, done.stdout.count(" passed")) == (0, 1), done.stdout
         return
     logger = logging.getLogger("rocketstore")

@@ -5,8 +5,6 @@ import enum
 import inspect
 import pickle
 import pydoc
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,7 +34,7 @@ from rocketstore import (
 from rocketstore.config.store_config import FIELDS, field_texts
 from rocketstore.process import OfOneProcess
 from support.clock import Clock
-from support.patience import PATIENCE_S
+from support.python_process import run_python
 
 
 def help_of(thing) -> str:
@@ -199,10 +197,7 @@ def test_a_program_that_was_packed_has_the_public_names_or_is_told_what_it_lacks
         for path in (*package.rglob("*.py"), *(package.glob("*.pyi") if has_stub else ())):
             packed.write(path, path.relative_to(package.parent))
     program = "import sys; sys.path.insert(0, sys.argv[1]); from rocketstore import Message as it"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{program}; print(it(topic='t').topic)", tmp_path / "packed.zip"],
-        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-    )  # fmt: skip
+    done = run_python("-c", f"{program}; print(it(topic='t').topic)", tmp_path / "packed.zip")
     if has_stub:
         assert done.stdout == "t\n", done.stderr
     else:
@@ -210,10 +205,7 @@ def test_a_program_that_was_packed_has_the_public_names_or_is_told_what_it_lacks
 
 
 def test_the_package_is_run_like_its_command():
-    done = subprocess.run(
-        [sys.executable, "-m", "rocketstore", "--version"],
-        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    done = run_python("-m", "rocketstore", "--version")
     assert done.stdout.strip() == rocketstore.__version__
 
 

@@ -1,8 +1,5 @@
 """The fixtures that a user's suite gets from the plugin, in a run of pytest of its own."""
 
-import os
-import subprocess
-import sys
 import time
 import tomllib
 
@@ -13,7 +10,7 @@ from rocketstore.errors import RemotingError, ResponseError
 from rocketstore.units import MiB
 from support.broker_desk import SEND
 from support.broker_wire import Wire
-from support.patience import PATIENCE_S
+from support.python_process import run_python
 from support.repository import ROOT
 
 SUITE = """\
@@ -46,12 +43,12 @@ def test_a_suite_gets_a_broker_of_its_own_and_one_for_all(tmp_path):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     plugin = project["entry-points"]["pytest11"]["rocketstore"]
     (tmp_path / "test_suite.py").write_text(SUITE)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", plugin, "-p", "no:cacheprovider", "."],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "",
-             "ROCKETSTORE_KERNELS": "off"},
-    )  # fmt: skip
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+    done = run_python(
+        *("-m", "pytest", "-q", "-p", plugin, "-p", "no:cacheprovider", "."),
+        cwd=tmp_path,
+        env=alone | {"ROCKETSTORE_KERNELS": "off"},
+    )
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
 

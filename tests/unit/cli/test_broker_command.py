@@ -13,6 +13,7 @@ from rocketstore import MessageStore
 from support.broker_desk import SEND
 from support.broker_wire import Wire
 from support.patience import PATIENCE_S
+from support.python_process import run_python
 
 CONF = """\
 brokerClusterName = DefaultCluster
@@ -121,14 +122,12 @@ def test_broker_whose_log_nobody_reads_answers_all_the_same(tmp_path):
 def test_misspelt_key_of_the_broker_ends_the_start(tmp_path):
     conf = tmp_path / "broker.conf"
     conf.write_text("autoCreateTopicEnabel = false\n")
-    command = [sys.executable, "-m", "rocketstore", "serve", "broker", str(tmp_path), "-c", conf]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_python("-m", "rocketstore", "serve", "broker", tmp_path, "-c", conf)
     assert done.returncode == 2
     assert "did you mean autoCreateTopicEnable?" in done.stderr
 
 
 def test_broker_without_a_store_says_what_to_name():
-    command = [sys.executable, "-m", "rocketstore", "serve", "broker"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_python("-m", "rocketstore", "serve", "broker")
     assert done.returncode == 2
     assert "storePathRootDir" in done.stderr

@@ -16,6 +16,7 @@ from rocketstore.cli.application import main, run
 from rocketstore.events import get_logger
 from rocketstore.message_store import MessageStore
 from support.patience import PATIENCE_S
+from support.python_process import run_python
 
 
 class InterruptedInput:
@@ -79,8 +80,7 @@ class Interrupt:
 sys.meta_path.insert(0, Interrupt())
 runpy.run_module({door!r}, run_name="__main__")
 """
-    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True,
-                          text=True, check=False, timeout=PATIENCE_S)  # fmt: skip
+    done = run_python("-c", code, "--version")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "rocketstore: interrupted\n")
 
 
@@ -106,8 +106,7 @@ for missing in {packages}:
         main(["pipeline", *{words}])
     print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          check=False, timeout=PATIENCE_S)  # fmt: skip
+    done = run_python("-c", code)
     assert done.stdout.split() == ["3"] * len(packages)
     for missing, said in zip(packages, done.stderr.splitlines(), strict=True):
         assert said in [f"rocketstore: {one} is not installed; pip install 'rocketstore[pipeline]'"

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from rocketstore.cli.application import COMMANDS, app, run
 from support.patience import PATIENCE_S
+from support.python_process import printed, run_python
 
 DESCRIBED = re.compile(r"^\w+\n((?: {4}.*\n?)+)", re.MULTILINE)
 
@@ -55,8 +56,7 @@ for group in {groups}:
     assert os.wait()[1] == 0
     print("LIST ENDS", flush=True)
 """
-    command = [sys.executable, "-c", code]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shown = printed(code)
     *lists, rest = shown.split("LIST ENDS\n")
     assert (len(lists), rest) == (len(groups), "")
     for group, text in zip(groups, lists, strict=True):
@@ -129,11 +129,8 @@ def test_no_command_takes_the_current_directory_for_a_variable_without_a_value(
 @pytest.mark.parametrize("words", [["store"], ["message", "get"]])
 def test_help_is_the_same_where_python_keeps_no_docstrings(words):
     shown = [
-        subprocess.run(
-            [sys.executable, *optimized, "-m", "rocketstore", *words, "--help"],
-            capture_output=True, text=True, check=True, timeout=PATIENCE_S,
-            env=os.environ | {"COLUMNS": "100"},
-        ).stdout
+        run_python(*optimized, "-m", "rocketstore", *words, "--help", env={"COLUMNS": "100"}).stdout
         for optimized in ([], ["-OO"])
-    ]  # fmt: skip
+    ]
+    assert shown[0].startswith("Usage:")
     assert shown[0] == shown[1]

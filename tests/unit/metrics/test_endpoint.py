@@ -9,8 +9,6 @@ import os
 import re
 import select
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -33,6 +31,7 @@ from support.failing_calls import FailingCalls, Fault
 from support.inside import parts_of
 from support.patience import PATIENCE_S, wait_until
 from support.ports import free_port
+from support.python_process import printed
 from support.repository import ROOT
 
 ORDER = Message(topic="orders", body=b"x" * 10)
@@ -311,9 +310,7 @@ def test_an_address_of_another_machine_is_a_typed_error(root):
 
 def test_what_is_needed_to_serve_is_imported_only_to_serve():
     code = "import sys, rocketstore.message_store as m; print(*sys.modules)"
-    modules = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
-    ).stdout.split()
+    modules = printed(code).split()
     assert not {"prometheus_client", "wsgiref", "http.server", "asyncio"} & set(modules)
 
 

@@ -6,8 +6,6 @@ import os
 import random
 import shutil
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +31,7 @@ from support.clock import Clock
 from support.configured_store import open_small
 from support.golden_stores import STORES, golden_store
 from support.openings import SIZES, look_beside_openings, put
+from support.python_process import run_python
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,
@@ -652,9 +651,7 @@ def is_locked(root):
         "with open(sys.argv[1], 'r+b') as file:\n"
         "    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)\n"
     )
-    asked = subprocess.run(
-        [sys.executable, "-c", question, root / "lock"], capture_output=True, check=False
-    )
+    asked = run_python("-c", question, root / "lock")
     return asked.returncode != 0
 
 

@@ -1,8 +1,6 @@
 """What is missing is one sentence that says what to install."""
 
 import stat
-import subprocess
-import sys
 from importlib import metadata
 from unittest.mock import MagicMock
 
@@ -11,6 +9,7 @@ import pytest
 from rocketstore import pipeline
 from rocketstore.errors import UnsupportedEnvironmentError
 from rocketstore.pipeline import environment
+from support.python_process import printed
 from support.terminal import Terminal
 
 
@@ -119,7 +118,7 @@ assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.parametrize(
-    ("steps", "printed"),
+    ("steps", "lines"),
     [
         (["launched", "known"], ["launched", "known"]),
         (["Ctrl-C", "launched"], ["Ctrl-C", "launched", "KeyboardInterrupt"]),
@@ -128,16 +127,13 @@ assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     ],
     ids=["none", "once: waits", "twice: does not wait", "does not hide an error"],
 )
-def test_ctrl_c_waits_until_spark_has_started(steps, printed):
-    code = START.format(steps=steps)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n") == [*printed, ""]
+def test_ctrl_c_waits_until_spark_has_started(steps, lines):
+    assert printed(START.format(steps=steps)).split("\n") == [*lines, ""]
 
 
 def test_import_loads_neither_spark_nor_arrow():
     code = "import rocketstore.pipeline, sys; print(sorted({'pyspark', 'pyarrow', 'pandas', 'numba'} & set(sys.modules)))"  # noqa: E501
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert printed(code) == "[]\n"
 
 
 class Builder:

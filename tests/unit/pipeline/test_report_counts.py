@@ -3,7 +3,6 @@
 import math
 import os
 import random
-import subprocess
 import sys
 from collections import Counter, defaultdict
 
@@ -16,6 +15,7 @@ from rocketstore.pipeline.jobs.report import key_sketch, partial_groups
 from rocketstore.pipeline.jobs.report.partial_groups import bucket_lows, count_task
 from rocketstore.pipeline.jobs.report.report_job import plan_report
 from support.busy_log import DELAY_TOPIC, START_MS, busy_puts, write_log
+from support.python_process import printed
 from support.report_run import make_report, tables_of
 
 NOW_MS = START_MS + 3_600_000
@@ -364,11 +364,8 @@ print(held, report.summary["keysMissedAtMost"], found["hot"], found["late"])
 
 
 def test_the_driver_holds_little_of_however_many_keys(busy, tmp_path):
-    told = subprocess.run(
-        [sys.executable, "-c", MEASURED, str(busy[0]), str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        check=True, capture_output=True, text=True,
-    ).stdout.split()  # fmt: skip
+    path = os.pathsep.join(sys.path)
+    told = printed(MEASURED, busy[0], tmp_path, PYTHONPATH=path).split()
     held_kib, missed, hot, late = map(int, told)
     assert held_kib < 60 * 1024
     assert 0 < missed <= 100 * 8_300 * 3.5 / 2**key_sketch.LG_SLOTS

@@ -1,31 +1,16 @@
 """The door to the bulk functions: switchable; compiled and interpreted they are one."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from rocketstore.scan import kernels
-from support.patience import START_S
-
-
-def run_python(code: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=START_S,
-    )
-    return done.stdout
+from support.python_process import printed
 
 
 def test_importing_the_scan_loads_no_arrow():
     code = "import sys, rocketstore.scan.scanner; print('pyarrow' in sys.modules)"
-    assert run_python(code) == "False\n"
+    assert printed(code) == "False\n"
 
 
 @pytest.mark.parametrize("switch", ["off", "on"])
@@ -37,10 +22,10 @@ def test_the_switch_chooses_between_the_source_and_what_was_compiled(switch):
         "import rocketstore.native.walk as walk\n"
         "print(kernels.is_compiled(), walk.__file__.endswith('.py'))"
     )
-    compiled = json.loads(run_python(code, ROCKETSTORE_KERNELS="off").split()[1].lower())
+    compiled = json.loads(printed(code, ROCKETSTORE_KERNELS="off").split()[1].lower())
     assert compiled is True
     if switch == "on" and kernels.is_compiled():
-        assert run_python(code, ROCKETSTORE_KERNELS="on").split() == ["True", "False"]
+        assert printed(code, ROCKETSTORE_KERNELS="on").split() == ["True", "False"]
 
 
 def test_without_cython_at_hand_the_sources_run():
@@ -50,7 +35,7 @@ def test_without_cython_at_hand_the_sources_run():
         "from rocketstore.scan import kernels\n"
         "print(kernels.last_nonzero(np.frombuffer(b'abc', np.uint8), 0, 3))"
     )
-    assert run_python(code, ROCKETSTORE_KERNELS="off") == "2\n"
+    assert printed(code, ROCKETSTORE_KERNELS="off") == "2\n"
 
 
 def test_what_comes_back_are_plain_numbers_interpreted_too():
@@ -72,4 +57,4 @@ def test_what_comes_back_are_plain_numbers_interpreted_too():
         "]\n"
         "print({type(one).__name__ for one in found})"
     )
-    assert run_python(code, ROCKETSTORE_KERNELS="off") == "{'int'}\n"
+    assert printed(code, ROCKETSTORE_KERNELS="off") == "{'int'}\n"

@@ -1,8 +1,6 @@
 """Nothing is lost silently: what does not run compiled is said, and why."""
 
 import json
-import os
-import subprocess
 import sys
 
 import pytest
@@ -10,7 +8,7 @@ import pytest
 from rocketstore import MessageStore, StoreConfig
 from rocketstore.cli.application import run
 from rocketstore.scan import kernels
-from support.patience import PATIENCE_S
+from support.python_process import printed
 from support.said import capture_logs
 
 SWITCHED_OFF = """
@@ -26,14 +24,6 @@ from rocketstore import MessageStore
 MessageStore.open(sys.argv[1], threads=False).close()
 print("rocketstore.native.walk" in sys.modules, "rocketstore.native.sends" in sys.modules)
 """
-
-
-def printed(source, *arguments, **environment):
-    command = [sys.executable, "-c", source, *arguments]
-    return subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True,
-        timeout=PATIENCE_S,
-    ).stdout  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
