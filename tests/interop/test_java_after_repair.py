@@ -124,6 +124,23 @@ def test_java_recovers_a_damaged_store_to_what_compatible_recovery_gives(broken,
         assert {key: offset[1] for key, offset in java.queues().items()} == entries
 
 
+@pytest.mark.parametrize("kept", [COUNT, 1])
+def test_java_finds_no_entry_in_queues_that_were_cut_to_whole_files(
+    kept: int, tmp_path: Path
+) -> None:
+    offsets = build_store(tmp_path, COUNT + 4, Clock())
+    overwrite(tmp_path, offsets[kept], b"\xff" * 8)
+    crashed(tmp_path)
+    clock, policy = Clock(NOW_MS), RecoveryPolicy.COMPATIBLE
+    MessageStore.open(tmp_path, CONFIG, policy=policy, clock=clock, threads=False).close()
+    with JavaStore(tmp_path, SIZES) as store:
+        for topic in (0, 1):
+            (result,) = store.put([message_json(f"Topic{topic}", b"new")])
+            assert result["queueOffset"] == (kept + 1 - topic) // 2
+            store.wait_dispatched()
+            assert len(store.read_queue(f"Topic{topic}")) == result["queueOffset"] + 1
+
+
 @pytest.mark.parametrize("how", ["repair", "open"])
 def test_java_takes_kept_places_for_the_end_of_a_queue_and_goes_on(how, tmp_path):
     offsets = build_store(tmp_path, COUNT, Clock())

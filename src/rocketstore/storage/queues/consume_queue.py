@@ -246,6 +246,11 @@ class ConsumeQueue(QueueSearch):
         changed = self._keep_places(position, kept_stop)
         with self._mappings.files_lock:
             changed |= self.files.truncate_after(kept_stop, now_ms=now_ms)
+            # 4.9 counts the first place of a last file without entries, at each start.
+            last, only = self.files.last(), len(self.files.files) == 1
+            if last is not None and last.base == kept_stop and not (only and kept_stop):
+                self.files.remove([last], now_ms=now_ms)
+                changed = True
         file = self.files.find(kept_stop)
         if file is not None:
             changed |= file.clear_tail(kept_stop - file.base)

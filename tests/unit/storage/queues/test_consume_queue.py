@@ -337,6 +337,23 @@ def test_what_is_cut_off_is_zero_and_stays_gone(queue, table, tmp_path, log_min)
     assert not queue.truncate(queue.end_within(10**9), no_copy, now_ms=0), "nothing to cut"
 
 
+@pytest.mark.parametrize(("kept", "bases"), [(6, [0, 100]), (5, [0]), (0, [])])
+def test_a_cut_leaves_no_file_without_entries(queue, table, kept, bases):
+    """Java counts the first place of such a file at its next start."""
+    queue.truncate(kept, no_copy, now_ms=0)
+    assert [file.base for file in queue.files.files] == bases
+    assert put(queue, range(kept, 12)) == [PutEntry.WRITTEN] * (12 - kept)
+    assert queue.max_offset == 12
+
+
+def test_the_only_file_of_a_queue_keeps_its_number_when_it_is_cut(queue):
+    queue.files.remove(queue.files.files[:-1], now_ms=0)
+    first = queue.files.min_offset
+    queue.truncate(queue.first_offset, no_copy, now_ms=0)
+    assert [file.base for file in queue.files.files] == [first]
+    assert queue.max_offset * 20 == first
+
+
 def test_bytes_after_the_last_entry_are_cleaned(queue, tmp_path):
     file = queue.files.files[-1]
     file.write_bytes(60, encode_entry(*entry(99)))
