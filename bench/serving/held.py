@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rocketstore.broker.admin import CreateTopicHeader
 from rocketstore.broker.codes import BrokerRequest
-from rocketstore.broker.pull_headers import SUBSCRIBES, WAITS, PullHeader
+from rocketstore.broker.pulling import SUBSCRIBES, WAITS, PullHeader
 from rocketstore.broker.send_headers import SendHeaderV2
-from rocketstore.broker.topic_admin import CreateTopicHeader
 from rocketstore.remoting.channel import Channel, Turns
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.limits import DEFAULT_LIMITS

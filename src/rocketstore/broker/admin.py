@@ -1,8 +1,8 @@
 """What administrators ask of a broker: settings, tables, and how far groups are.
 
-Every answer is found out by a thread, not the loop.
+Every answer is found out by a thread, not the loop, which makes topics and groups.
 
-How derived: AdminBrokerProcessor of 4.9 (codes 21, 26, 28, 200 to 202 and 208).
+How derived: AdminBrokerProcessor of 4.9 (codes 17, 21, 26, 28, 200 to 202 and 208).
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ import msgspec
 from rocketstore.broker.client_manage import GroupHeader
 from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.counts import DayTotals
+from rocketstore.broker.queue_locks import MessageQueue
 from rocketstore.broker.refused import Refused
-from rocketstore.format.metadata_json import SubscriptionGroup, decode_body, dumps, encode_body
+from rocketstore.format.metadata_json import (
+    SubscriptionGroup,
+    TopicConfig,
+    decode_body,
+    encode_body,
+)
 from rocketstore.nameserver.headers import TopicHeader
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
-from rocketstore.remoting.fields import Header
-from rocketstore.remoting.requests import Call, Later, Row
+from rocketstore.remoting.fields import Header, Int32
+from rocketstore.remoting.requests import LATER, Call, Later, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -28,9 +34,9 @@ if TYPE_CHECKING:
     from rocketstore.broker.clients import Clients
     from rocketstore.broker.counts import GivenCounts
     from rocketstore.broker.loop import Loop
+    from rocketstore.broker.registration import Registration
     from rocketstore.broker.settings import BrokerSettings
     from rocketstore.broker.topics import Topics
-    from rocketstore.format.metadata_json import TopicConfig
     from rocketstore.message_store import MessageStore
 
 _NO_QUEUES: Final = {
@@ -39,6 +45,25 @@ _NO_QUEUES: Final = {
     for what, value in (("Size", "0"), ("HeadWaitTimeMills", "0"), ("Capacity", str(capacity)))
 } | {"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": "100000"}
 """Of the queues in which requests wait in 4.9: here none does. mqadmin shows some of them."""
+
+NOT_SET: Final = "not set any response code"
+"""The remark of a reply that 4.9 has not filled in: to 17, and to the rollback of a transaction."""
+
+_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+"""Of TopicFilterType; a broker of 4.9 would not start with a table that has another."""
+
+
+class CreateTopicHeader(Header):
+    """A topic as it shall be."""
+
+    topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    default_topic: str | None = None
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: Int32 | None = None
+    order: bool = False
 
 
 class ConsumeStatsHeader(GroupHeader):
@@ -56,9 +81,9 @@ class VersionReply(Header):
 class Admin:
     """Answers administrators."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a broker
         self, store: MessageStore, settings: BrokerSettings, topics: Topics, clients: Clients,
-        given: GivenCounts, loop: Loop,
+        given: GivenCounts, loop: Loop, registration: Registration,
     ) -> None:  # fmt: skip
         self._store = store
         self._settings = settings
@@ -66,6 +91,7 @@ class Admin:
         self._clients = clients
         self._given = given
         self._loop = loop
+        self._registration = registration
         self._started_ms = store.clock()
         self._totals = DayTotals(store)
         loop.every(1.0, self._totals.note_midnight)
@@ -74,6 +100,7 @@ class Admin:
         """Return what is served."""
         code, aside = BrokerRequest, self._aside
         return [
+            Row(code.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, None, self.settle_topic),
             Row(code.GET_ALL_TOPIC_CONFIG, Header, None, aside(self.all_topics)),
             Row(code.GET_BROKER_CONFIG, Header, VersionReply, aside(self.config)),
             Row(code.GET_BROKER_RUNTIME_INFO, Header, None, aside(self.runtime)),
@@ -95,6 +122,28 @@ class Admin:
         known = self._topics.all_groups()
         body = {"dataVersion": self._topics.group_version, "subscriptionGroupTable": known}
         return reply(body=encode_body(body))
+
+    def settle_topic(self, header: CreateTopicHeader, call: Call) -> Command | Later:
+        """Make a topic or change it, and tell the name servers."""
+        counts = header.read_queue_nums, header.write_queue_nums
+        fault = self._topics.fault(header.topic, *counts)
+        if fault is None and self._topics.is_reserved(header.topic):
+            fault = f"The topic[{header.topic}] is conflict with system topic."
+        if header.topic_filter_type not in _FILTER_TYPES:
+            fault = fault or f"No such topicFilterType: {header.topic_filter_type}"
+        if fault is not None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, fault)
+        self._topics.settle(
+            TopicConfig(
+                topic_name=header.topic, read_queue_nums=header.read_queue_nums,
+                write_queue_nums=header.write_queue_nums, perm=header.perm,
+                topic_filter_type=header.topic_filter_type,
+                topic_sys_flag=header.topic_sys_flag or 0, order=header.order,
+            )
+        )  # fmt: skip
+        # Compatible: 4.9 forgets to take the remark out of its reply.
+        self._registration.then(lambda: call.answer(reply(remark=NOT_SET)))
+        return LATER
 
     def settle_group(self, _header: Header, call: Call) -> Command:
         """Make a consumer group, or change it."""
@@ -126,7 +175,7 @@ class Admin:
         topic = self._topics.get(header.topic)
         if topic is None:
             return reply(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
-        store, rows = self._store, []
+        store, broker, rows = self._store, self._settings.broker_name, []
         for queue_id in range(topic.write_queue_nums):
             end = store.max_offset(topic.topic_name, queue_id)
             row = {
@@ -134,12 +183,12 @@ class Admin:
                 "maxOffset": end,
                 "minOffset": max(store.min_offset(topic.topic_name, queue_id), 0),
             }
-            rows.append((self._queue(topic.topic_name, queue_id), row))
+            rows.append((MessageQueue(broker, queue_id, topic.topic_name), row))
         return reply(body=_queues(rows, ""))
 
     def consume_stats(self, header: ConsumeStatsHeader) -> Command:
         """Return how far a group is in each queue of its topics."""
-        rows, per_second = [], 0.0
+        broker, rows, per_second = self._settings.broker_name, [], 0.0
         for topic in self._topics_of(header):
             per_second += self._given.per_second(topic.topic_name, header.consumer_group)
             for queue_id in range(topic.read_queue_nums):
@@ -150,7 +199,7 @@ class Admin:
                     "consumerOffset": offset or 0,
                     "lastTimestamp": self._stored_ms(name, queue_id, (offset or 0) - 1),
                 }
-                rows.append((self._queue(name, queue_id), row))
+                rows.append((MessageQueue(broker, queue_id, name), row))
         return reply(body=_queues(rows, f'"consumeTps":{per_second},'))
 
     def _topics_of(self, header: ConsumeStatsHeader) -> Iterator[TopicConfig]:
@@ -166,17 +215,14 @@ class Admin:
         found = self._store.store_timestamp(topic, queue_id, offset) if offset >= 0 else None
         return 0 if found is None else found
 
-    def _queue(self, topic: str, queue_id: int) -> dict[str, object]:
-        return {"brokerName": self._settings.broker_name, "queueId": queue_id, "topic": topic}
 
-
-def _queues(rows: Iterable[tuple[dict[str, Any], dict[str, Any]]], more: str) -> bytes:
+def _queues(rows: Iterable[tuple[MessageQueue, dict[str, Any]]], more: str) -> bytes:
     """Return a table of queues, each of which is a key; `more` are members before it.
 
     The keys are bare, as 4.9 has them: no strict JSON, but every client's own reader takes it.
     """
-    pairs = (":".join(dumps(one, in_lines=False) for one in row) for row in rows)
-    return f'{{{more}"offsetTable":{{{",".join(pairs)}}}}}'.encode()
+    pairs = b",".join(b":".join(map(encode_body, row)) for row in rows)
+    return b'{%b"offsetTable":{%b}}' % (more.encode(), pairs)
 
 
 def _setting(value: object) -> str:

@@ -10,7 +10,7 @@ import random
 from typing import TYPE_CHECKING
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
-from rocketstore.broker.refused import SEE, Refused, forbidden, refusal
+from rocketstore.broker.refused import SEE, Refused, forbidden
 from rocketstore.broker.sending import retry_limit
 from rocketstore.consuming.giving_back import given_back
 from rocketstore.remoting.codes import ResponseCode
@@ -58,10 +58,7 @@ class GivingBack:
 
     def give_back(self, header: GiveBackHeader, call: Call) -> Later:
         """Put a copy; answered once the name servers know a topic that is new."""
-        try:
-            answer = self._answered(header, call)
-        except Refused as refused:
-            answer = refusal(refused, call)
+        answer = self._answered(header, call)
         self._registration.then(lambda: call.answer(answer))
         return LATER
 

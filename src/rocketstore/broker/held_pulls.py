@@ -18,7 +18,7 @@ from rocketstore.units import QueueKey
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rocketstore.broker.pull_headers import PullHeader
+    from rocketstore.broker.pulling import PullHeader
     from rocketstore.remoting.requests import Call, Peer
     from rocketstore.storage.dispatch.dispatcher import Arrival
 
@@ -49,10 +49,6 @@ class HeldPulls:
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
         self._by_peer: dict[Peer, dict[HeldPull, None]] = {}
         self._by_look: OrderedDict[HeldPull, None] = OrderedDict()
-
-    def __bool__(self) -> bool:
-        """Return whether any pull is held."""
-        return bool(self._by_queue)
 
     def __contains__(self, queue: object) -> bool:
         """Return whether a pull of a queue is held; from any thread."""

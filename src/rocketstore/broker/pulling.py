@@ -7,7 +7,8 @@ milliseconds: to wake a thread for it costs more. While nothing is held, nobody 
 Law: the checks stand in 4.9's order. A pull is held once: woken, it is answered with whatever there
 is.
 
-How derived: PullMessageProcessor and NotifyMessageArrivingListener of 4.9 (spec B24.2).
+How derived: PullMessageProcessor, PullSysFlag and NotifyMessageArrivingListener of 4.9 (spec
+B24.2).
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from rocketstore.broker.clients import NO_FILTER, Subscription
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.counts import SAMPLE_MS, GivenCounts
 from rocketstore.broker.held_pulls import LOOK_MS, HeldPull, HeldPulls
-from rocketstore.broker.pull_headers import COMMITS, SUBSCRIBES, WAITS, PullHeader, PullReply
 from rocketstore.broker.queue_locks import MessageQueue
 from rocketstore.broker.refused import SEE, Refused, failure, forbidden, refusal
 from rocketstore.broker.topics import not_there
@@ -32,6 +32,7 @@ from rocketstore.format.properties import DELAY
 from rocketstore.message import Message
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
+from rocketstore.remoting.fields import Header, Int32, Int64
 from rocketstore.remoting.requests import LATER, Call, Later, Row
 from rocketstore.rules.topics import OFFSET_MOVED_TOPIC
 from rocketstore.storage.reading.pages import parse_tags
@@ -64,6 +65,36 @@ _log: Final = get_logger(__name__)
 
 SWEEP_S: Final = 0.05  # between looks at the held pulls whose turn it is
 DISPATCH_S: Final = 0.002  # between rounds of dispatch while any is held; a pull wakes within 3 ms
+
+COMMITS: Final = 1
+WAITS: Final = 2
+SUBSCRIBES: Final = 4
+"""Bits of `PullHeader.sys_flag`: it commits an offset, may be held, says what it wants itself."""
+
+
+class PullHeader(Header):
+    """Which messages a consumer wants next of a queue."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64
+    suspend_timeout_millis: Int64 = 0
+    subscription: str | None = None
+    sub_version: Int64 = 0
+    expression_type: str | None = None
+
+
+class PullReply(Header):
+    """Where to go on, and how long the queue is."""
+
+    suggest_which_broker_id: Int64
+    next_begin_offset: Int64
+    min_offset: Int64
+    max_offset: Int64
 
 
 class Pulling:

@@ -14,11 +14,11 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.arguments import checked
+from rocketstore.broker.admin import CreateTopicHeader
 from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.loop import Loop
 from rocketstore.broker.registration import Registration
 from rocketstore.broker.table import BrokerTable
-from rocketstore.broker.topic_admin import CreateTopicHeader
 from rocketstore.broker.topics import READ_WRITE, Topics, first_topics
 from rocketstore.config.sources import listening_host
 from rocketstore.errors import RemotingError

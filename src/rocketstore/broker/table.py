@@ -16,7 +16,6 @@ from rocketstore.broker.queue_locks import QueueLocks
 from rocketstore.broker.refused import failure
 from rocketstore.broker.send_headers import SendHeaderV2
 from rocketstore.broker.sending import Sending
-from rocketstore.broker.topic_admin import TopicAdmin
 from rocketstore.broker.transactions import TransactionEnds
 from rocketstore.errors import StoreClosedError
 from rocketstore.native.sends import SendReader
@@ -63,8 +62,7 @@ class BrokerTable(RequestTable):
             QueueLocks(monotonic),
             Queries(store, loop),
             TransactionEnds(store, clients, loop, flow),
-            TopicAdmin(topics, registration),
-            Admin(store, settings, topics, clients, pulling.given, loop),
+            Admin(store, settings, topics, clients, pulling.given, loop, registration),
         )
         sends = SendReader(Command, SendHeaderV2, HeaderKind.JSON, Language.__members__)
         super().__init__(

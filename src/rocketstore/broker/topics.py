@@ -144,13 +144,10 @@ class Topics:
     def for_send(
         self, topic: str, template: str | None, queue_count: int, *, is_unit: bool
     ) -> TopicConfig | None:
-        """Return the topic of a send, made from the template that it names if that is allowed.
+        """Make the topic of a send from the template that it names, if that is allowed.
 
         Source: TopicConfigManager.createTopicInSendMessageMethod.
         """
-        known = self.get(topic)
-        if known is not None:
-            return known
         is_closed = template == TEMPLATE_TOPIC and not self._settings.auto_create_topic_enable
         model = None if is_closed else self.get(template or "")
         if model is not None and model.perm & PERM_INHERIT:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.broker.admin import NOT_SET
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.refused import Refused
 from rocketstore.broker.sending import not_stored
-from rocketstore.broker.topic_admin import NOT_SET
 from rocketstore.config import BrokerRole
 from rocketstore.events import get_logger
 from rocketstore.format.record import encode_stored
