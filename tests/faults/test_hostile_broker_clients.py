@@ -53,6 +53,7 @@ COMMIT = {**QUEUE, "consumerGroup": "G", "commitOffset": 1}
 FINDS = asked(11, PULL)
 HELD = asked(11, {**PULL, "queueOffset": 10**9, "queueId": 1})
 AT_THE_END = asked(11, {**PULL, "queueId": 1})
+REPLY = {**SEND, "i": "REPLY_TO_CLIENT\1c"}
 HALF = {**SEND, "e": 1, "i": "TRAN_MSG\1true\2PGROUP\1P\2UNIQ_KEY\1k"}
 ODD = (
     FINDS * 40, AT_THE_END * 30, HELD, asked(34, None, HEARTBEAT) + AT_THE_END,
@@ -60,6 +61,7 @@ ODD = (
     asked(9999, flag=ONEWAY) * 200, asked(9999) * 20, asked(15, COMMIT, flag=ONEWAY) * 100,
     asked(310, {**SEND, "b": "SELF_TEST_TOPIC"}, b"x"), asked(310, SEND)[:-3],
     asked(310, {"a": "P"}),
+    asked(34, None, HEARTBEAT) + asked(325, REPLY, b"reply") * 9, asked(325, REPLY, b"reply"),
     asked(310, HALF, b"half"), asked(320, {**SEND, "m": "true"}, b"no batch"),
     asked(41, None, LOCK) + asked(42, None, LOCK), asked(21) * 5, asked(28) * 5,
     asked(12, {"topic": "orders", "key": "k", "maxNum": 9, "beginTimestamp": 0, "endTimestamp": 1}),

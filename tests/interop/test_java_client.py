@@ -13,7 +13,7 @@ from rocketstore.consuming.consumer import Consumer
 from rocketstore.units import QueueKey
 from support.java_client import NEWER_PROJECT, PROJECT, JavaClient, require_java
 from support.java_program import class_path
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, wait_until
 from support.ports import free_port
 
 pytestmark = [pytest.mark.java]
@@ -112,6 +112,21 @@ def test_transactions_end_as_their_producer_says_or_answers(client):
     assert bodies(client.received("payers", 4)) == ["askaskcommit", "askcommit", "commit", "first"]
     client.send("paid", {"body": "end"})
     assert bodies(client.received("payers", 1)) == ["end"]
+
+
+def test_request_gets_the_reply_of_its_consumer(broker, client):
+    long = "packed " * 1000  # which the client compresses
+    client.send("asked", {"body": "first"})  # a client looks for a topic that is missing after 20 s
+    client.consume("asked", "answerers")
+    assert bodies(client.received("answerers", 1)) == ["first"]
+    assert client.request("asked", "one", long) == ["re one", f"re {long}"]
+
+    def kept() -> set[str]:
+        """One that comes before the producer's heartbeat is sent, and stored, once more."""
+        messages = broker.store.get("DefaultCluster_REPLY_TOPIC", 0, 0).messages
+        return {one.body.decode() for one in messages}
+
+    wait_until(lambda: kept() == {"re one", f"re {long}"})
 
 
 def test_orderly_consumer_gets_each_queue_in_its_order(client):

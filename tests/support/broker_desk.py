@@ -1,6 +1,7 @@
 """The parts of a broker without a loop, a socket or a thread: requests in, replies out."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from rocketstore.broker.settings import BrokerSettings
 from rocketstore.broker.table import BrokerTable
 from rocketstore.broker.topics import Topics, first_topics
 from rocketstore.remoting.codes import Language
-from rocketstore.remoting.command import RESPONSE, Command
+from rocketstore.remoting.command import RESPONSE, Command, reply
 from rocketstore.remoting.limits import Totals
 from rocketstore.remoting.requests import LATER, Call, Later
 from rocketstore.storage.files.disk import Disk
@@ -48,6 +49,14 @@ class AtOnce:
         call.answer(work())
         return LATER
 
+    def served_aside(self, answer: Callable[[Any, Call], Command]) -> Callable[[Any, Call], Later]:
+        return lambda header, call: self.aside(call, lambda: answer(header, call))
+
+    def once_asked(
+        self, _call: Call, asked: Coroutine[Any, Any, Any], go_on: Callable[[Any], Any]
+    ) -> Any:
+        return go_on(asyncio.run(asked))
+
     def once_read(self, _call: Call, read: Callable[[], Any], go_on: Callable[[Any], Any]) -> Any:
         return go_on(read())
 
@@ -82,6 +91,7 @@ class Peer:
     def __init__(self, port: int = 50_000) -> None:
         self.address = f"127.0.0.1:{port}"
         self.heard: list[Command] = []
+        self.answers: Callable[[Command, int], Command] = lambda _request, _timeout_ms: reply()
 
     def answer(self, _request: Command, _size: int, reply: Command | None) -> None:
         if reply is not None:
@@ -89,6 +99,11 @@ class Peer:
 
     def tell(self, request: Command) -> None:
         self.heard.append(request)
+
+    async def ask(self, request: Command, timeout_ms: int) -> Command:
+        """Hear a question; it answers as `answers` says, whose errors it raises."""
+        self.heard.append(request)
+        return self.answers(request, timeout_ms)
 
     @property
     def last(self) -> Command:

@@ -51,6 +51,13 @@ class JavaClient(InHome):
         messages = [{"body": one, "ends": one} for one in ends]
         self._process.ask("sendTransaction", group="T", topic=topic, messages=messages)
 
+    def request(self, topic: str, *bodies: str, group: str = "P") -> list[str]:
+        """Send requests one by one; return the replies, which its consumers send."""
+        messages = [{"body": body} for body in bodies]
+        answer = self._process.ask("request", group=group, topic=topic, messages=messages)
+        replies: list[str] = answer["replies"]
+        return replies
+
     def consume(
         self, topic: str, group: str, expression: str = "*", kind: str = "push", **more: Any
     ) -> None:

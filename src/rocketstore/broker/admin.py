@@ -29,7 +29,7 @@ from rocketstore.remoting.fields import Header, Int32
 from rocketstore.remoting.requests import LATER, Call, Later, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from rocketstore.broker.clients import Clients
     from rocketstore.broker.counts import GivenCounts
@@ -98,7 +98,7 @@ class Admin:
 
     def rows(self) -> list[Row]:
         """Return what is served."""
-        code, aside = BrokerRequest, self._aside
+        code, aside = BrokerRequest, self._loop.served_aside
         return [
             Row(code.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, None, self.settle_topic),
             Row(code.GET_ALL_TOPIC_CONFIG, Header, None, aside(self.all_topics)),
@@ -110,23 +110,17 @@ class Admin:
             Row(code.GET_CONSUME_STATS, ConsumeStatsHeader, None, aside(self.consume_stats)),
         ]
 
-    def _aside(self, answer: Callable[[Any], Command]) -> Callable[[Any, Call], Later]:
-        return lambda header, call: self._loop.aside(call, lambda: answer(header))
-
-    def all_topics(self, _header: Header) -> Command:
+    def all_topics(self, _header: Header, _call: Call) -> Command:
         """Return every topic."""
         return reply(fields={}, body=encode_body(self._topics.table.content))
 
-    def all_groups(self, _header: Header) -> Command:
+    def all_groups(self, _header: Header, _call: Call) -> Command:
         """Return every consumer group."""
-        known = self._topics.all_groups()
-        body = {"dataVersion": self._topics.group_version, "subscriptionGroupTable": known}
-        return reply(body=encode_body(body))
+        return reply(body=encode_body(self._topics.group_table))
 
     def settle_topic(self, header: CreateTopicHeader, call: Call) -> Command | Later:
         """Make a topic or change it, and tell the name servers."""
-        counts = header.read_queue_nums, header.write_queue_nums
-        fault = self._topics.fault(header.topic, *counts)
+        fault = self._topics.fault(header.topic, header.read_queue_nums, header.write_queue_nums)
         if fault is None and self._topics.is_reserved(header.topic):
             fault = f"The topic[{header.topic}] is conflict with system topic."
         if header.topic_filter_type not in _FILTER_TYPES:
@@ -154,14 +148,14 @@ class Admin:
         self._topics.groups.settle(group)
         return reply()
 
-    def config(self, _header: Header) -> Command:
+    def config(self, _header: Header, _call: Call) -> Command:
         """Return the settings of broker and store as a ``broker.conf`` has them."""
         own = msgspec.to_builtins(self._settings) | msgspec.to_builtins(self._store.config)
         lines = [f"{key}={_setting(one)}\n" for key, one in own.items() if one is not None]
         version = f'{{"counter":0,"timestamp":{self._started_ms}}}'
         return reply(fields={"version": version}, body="".join(lines).encode())
 
-    def runtime(self, _header: Header) -> Command:
+    def runtime(self, _header: Header, _call: Call) -> Command:
         """Return what broker and store tell of themselves."""
         accepts_from = str(self._settings.start_accept_send_request_time_stamp)
         start = {"startAcceptSendRequestTimeStamp": accepts_from}
@@ -170,7 +164,7 @@ class Admin:
 
     # --- how far everything is ------------------------------------------------------------------
 
-    def topic_stats(self, header: TopicHeader) -> Command:
+    def topic_stats(self, header: TopicHeader, _call: Call) -> Command:
         """Return how long each queue of a topic is, and when it got its last message."""
         topic = self._topics.get(header.topic)
         if topic is None:
@@ -186,7 +180,7 @@ class Admin:
             rows.append((MessageQueue(broker, queue_id, topic.topic_name), row))
         return reply(body=_queues(rows, ""))
 
-    def consume_stats(self, header: ConsumeStatsHeader) -> Command:
+    def consume_stats(self, header: ConsumeStatsHeader, _call: Call) -> Command:
         """Return how far a group is in each queue of its topics."""
         broker, rows, per_second = self._settings.broker_name, [], 0.0
         for topic in self._topics_of(header):

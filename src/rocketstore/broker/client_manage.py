@@ -144,12 +144,11 @@ class ClientManage:
 
     def _take_consumer(self, said: _ConsumerData, client: Client) -> None:
         name = said.group_name
-        group = ConsumerGroup()
+        group, is_new = self._clients.add_consumer(name, client)
         group.consume_type = _name(said.consume_type, _TYPES)
         group.message_model = _name(said.message_model, _MODELS)
         group.consume_from = _name(said.consume_from_where, _PLACES)
-        group.subscribe(said.subscription_data_set)
-        if self._clients.add_consumer(name, client, group):
+        if group.subscribe(said.subscription_data_set) or is_new:
             self.notify(name)
         elif self._consuming.members.own(name):
             self._meet(name)
@@ -226,8 +225,16 @@ class ClientManage:
         if group is None:
             remark = f"the consumer group[{header.consumer_group}] not online"
             return reply(BrokerAnswer.CONSUMER_NOT_ONLINE, remark)
+        connections = [
+            {
+                "clientAddr": client.peer.address, "clientId": client.client_id,
+                "language": None if client.language is None else client.language.name,
+                "version": client.version,
+            }
+            for client in group.clients.values()
+        ]  # fmt: skip
         body = {
-            "connectionSet": [_connection(client) for client in group.clients.values()],
+            "connectionSet": connections,
             "consumeFromWhere": group.consume_from, "consumeType": group.consume_type,
             "messageModel": group.message_model,
             "subscriptionTable": group.subscriptions,
@@ -243,11 +250,3 @@ class ClientManage:
         """Let go of the clients of a connection."""
         for group in self._clients.disconnect(peer):
             self.notify(group)
-
-
-def _connection(client: Client) -> dict[str, object]:
-    return {
-        "clientAddr": client.peer.address, "clientId": client.client_id,
-        "language": None if client.language is None else client.language.name,
-        "version": client.version,
-    }  # fmt: skip

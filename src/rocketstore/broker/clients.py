@@ -104,10 +104,11 @@ class ConsumerGroup:
 
 
 class Clients:
-    """All producers and consumers of a broker."""
+    """All producers and consumers of a broker; `named` are the producers by their ids."""
 
     def __init__(self) -> None:
         self.producers: dict[str, dict[Peer, Client]] = {}
+        self.named: dict[str, Client] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Peer, set[str]] = {}
 
@@ -115,15 +116,21 @@ class Clients:
 
     def add_producer(self, group: str, client: Client) -> None:
         """Take note of a producer's heartbeat."""
-        self.producers.setdefault(group, {})[client.peer] = client
+        known = self.producers.setdefault(group, {})
+        self._unname(known.get(client.peer))
+        known[client.peer] = self.named[client.client_id] = client
         self._groups_of.setdefault(client.peer, set()).add(group)
 
     def remove_producer(self, group: str, peer: Peer) -> None:
         """Let a producer go."""
         known = self.producers.get(group, {})
-        known.pop(peer, None)
+        self._unname(known.pop(peer, None))  # Compatible: though it may be in another group
         if not known:
             self.producers.pop(group, None)
+
+    def _unname(self, client: Client | None) -> None:
+        if client is not None and self.named.get(client.client_id) is client:
+            del self.named[client.client_id]
 
     def next_producer(self, group: str) -> Client | None:
         """Return the producer whose turn it is to be asked, None where there is none."""
@@ -136,11 +143,8 @@ class Clients:
 
     # --- consumers ------------------------------------------------------------------------------
 
-    def add_consumer(self, name: str, client: Client, said: ConsumerGroup) -> bool:
-        """Take note of a consumer's heartbeat, and of what it says of its group.
-
-        Returns whether the group has another member or other topics than before.
-        """
+    def add_consumer(self, name: str, client: Client) -> tuple[ConsumerGroup, bool]:
+        """Take note of a consumer's heartbeat; return its group, and whether it is new there."""
         group = self.consumers.setdefault(name, ConsumerGroup())
         known = group.clients.get(client.peer)
         is_new = known is None or known.client_id != client.client_id
@@ -148,9 +152,7 @@ class Clients:
         self._groups_of.setdefault(client.peer, set()).add(name)
         if is_new:
             group.told_ids = b""
-        group.consume_type, group.message_model = said.consume_type, said.message_model
-        group.consume_from = said.consume_from
-        return group.subscribe(said.subscriptions.values()) or is_new
+        return group, is_new
 
     def remove_consumer(self, name: str, peer: Peer) -> bool:
         """Let a consumer go; whether it was one."""

@@ -11,14 +11,14 @@ import contextlib
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rocketstore.broker.refused import failure
 from rocketstore.events import get_logger
 from rocketstore.remoting.requests import LATER, Call, Later
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from rocketstore.consuming.async_puts import AsyncPuts
     from rocketstore.remoting.command import Command
@@ -100,11 +100,21 @@ class Loop:
         """Answer a call with what a thread finds out."""
         return self._after(self._pool.submit(work), call, lambda answer: answer)
 
+    def served_aside(self, answer: Callable[[Any, Call], Command]) -> Callable[[Any, Call], Later]:
+        """Return a handler of requests that has a thread answer them."""
+        return lambda header, call: self.aside(call, lambda: answer(header, call))
+
     def once_read(
         self, call: Call, read: Callable[[], T], go_on: Callable[[T], Command | Later]
     ) -> Later:
         """Go on with a call when a thread of those for the disk has read what it needs."""
         return self._after(self._readers.submit(read), call, go_on)
+
+    def once_asked(
+        self, call: Call, asked: Coroutine[Any, Any, T], go_on: Callable[[T], Command | Later]
+    ) -> Later:
+        """Go on with a call when a client has answered what it was asked."""
+        return self._after(asyncio.run_coroutine_threadsafe(asked, self._loop), call, go_on)
 
     def _after(self, work: Future[T], call: Call, go_on: Callable[[T], Command | Later]) -> Later:
         def answer(done: Future[T]) -> None:

@@ -7,8 +7,7 @@ milliseconds: to wake a thread for it costs more. While nothing is held, nobody 
 Law: the checks stand in 4.9's order. A pull is held once: woken, it is answered with whatever there
 is.
 
-How derived: PullMessageProcessor, PullSysFlag and NotifyMessageArrivingListener of 4.9 (spec
-B24.2).
+How derived: PullMessageProcessor and NotifyMessageArrivingListener of 4.9 (spec B24.2).
 """
 
 from __future__ import annotations

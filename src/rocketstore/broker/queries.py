@@ -13,7 +13,7 @@ from rocketstore.format.record import encode_stored
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header, Int32, Int64
-from rocketstore.remoting.requests import Call, Later, Row
+from rocketstore.remoting.requests import Call, Row
 
 if TYPE_CHECKING:
     from rocketstore.broker.loop import Loop
@@ -58,43 +58,35 @@ class Queries:
 
     def rows(self) -> list[Row]:
         """Return what is served."""
+        code, aside = BrokerRequest, self._loop.served_aside
         return [
-            Row(BrokerRequest.QUERY_MESSAGE, QueryHeader, QueryReply, self.query),
-            Row(BrokerRequest.VIEW_MESSAGE_BY_ID, ViewHeader, None, self.view),
+            Row(code.QUERY_MESSAGE, QueryHeader, QueryReply, aside(self.query)),
+            Row(code.VIEW_MESSAGE_BY_ID, ViewHeader, None, aside(self.view)),
         ]
 
-    def query(self, header: QueryHeader, call: Call) -> Later:
+    def query(self, header: QueryHeader, call: Call) -> Command:
         """Return the messages of a key."""
         is_unique = (call.command.fields or {}).get(_UNIQUE) == "true"
         wanted = UNIQUE_LIMIT if is_unique else header.max_num
-        limit = min(wanted, self._store.config.max_msgs_num_batch)
+        found = self._store.find(
+            header.topic, header.key, begin_ms=header.begin_timestamp, end_ms=header.end_timestamp,
+            max_messages=min(wanted, self._store.config.max_msgs_num_batch),
+        )  # fmt: skip
+        found.sort(key=lambda one: one.physical_offset)
+        last = found[-1] if found else None
+        fields = {
+            "indexLastUpdateTimestamp": str(last.store_timestamp_ms if last else 0),
+            "indexLastUpdatePhyoffset": str(last.physical_offset if last else 0),
+        }
+        if not found:
+            remark = "can not find message, maybe time range not correct"
+            return reply(ResponseCode.QUERY_NOT_FOUND, remark, fields=fields)
+        return reply(fields=fields, body=b"".join(map(encode_stored, found)))
 
-        def look() -> Command:
-            found = self._store.find(
-                header.topic, header.key, begin_ms=header.begin_timestamp,
-                end_ms=header.end_timestamp, max_messages=limit,
-            )  # fmt: skip
-            found.sort(key=lambda one: one.physical_offset)
-            last = found[-1] if found else None
-            fields = {
-                "indexLastUpdateTimestamp": str(last.store_timestamp_ms if last else 0),
-                "indexLastUpdatePhyoffset": str(last.physical_offset if last else 0),
-            }
-            if not found:
-                remark = "can not find message, maybe time range not correct"
-                return reply(ResponseCode.QUERY_NOT_FOUND, remark, fields=fields)
-            return reply(fields=fields, body=b"".join(map(encode_stored, found)))
-
-        return self._loop.aside(call, look)
-
-    def view(self, header: ViewHeader, call: Call) -> Later:
+    def view(self, header: ViewHeader, _call: Call) -> Command:
         """Return the message at an offset."""
-
-        def look() -> Command:
-            found = self._store.at_physical_offset(header.offset)
-            if found is None:
-                remark = f"can not find message by the offset, {header.offset}"
-                return reply(ResponseCode.SYSTEM_ERROR, remark)
-            return reply(body=encode_stored(found))
-
-        return self._loop.aside(call, look)
+        found = self._store.at_physical_offset(header.offset)
+        if found is None:
+            remark = f"can not find message by the offset, {header.offset}"
+            return reply(ResponseCode.SYSTEM_ERROR, remark)
+        return reply(body=encode_stored(found))

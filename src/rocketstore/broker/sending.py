@@ -1,4 +1,4 @@
-"""Sends: single messages, batches and half messages (codes 10, 310 and 320).
+"""Sends: messages, batches, half messages, replies of consumers (codes 10, 310, 320, 324, 325).
 
 A message goes to the store as its bytes came: only what its properties ask of a broker is looked
 for. What a put waits for (a sync, a slave) the event loop does not: the call is kept, and answered
@@ -6,33 +6,36 @@ when `AsyncPuts` says what became of the message; one sync serves all puts of a 
 
 Law: the checks stand in 4.9's order, and the first that fails answers.
 
-How derived: SendMessageProcessor and AbstractSendMessageProcessor of 4.9 (spec B24.1).
+How derived: SendMessageProcessor, AbstractSendMessageProcessor (spec B24.1) and
+ReplyMessageProcessor of 4.9.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
-from rocketstore.broker.refused import SEE, Refused, failure, forbidden
-from rocketstore.broker.send_headers import AnySend, SendHeader, SendHeaderV2, SendReply
+from rocketstore.broker.refused import SEE, Refused, failure, forbidden, refusal
+from rocketstore.broker.send_headers import AnySend, PushHeader, SendHeader, SendHeaderV2, SendReply
 from rocketstore.broker.topics import not_there, topic_text
-from rocketstore.errors import FlushFailedError, FormatError, RefusedMessageError, StoreClosedError
+from rocketstore.errors import FormatError, RefusedMessageError, RocketStoreError
 from rocketstore.format.properties import DELAY, decode_properties, encode_properties
 from rocketstore.message import TRANSACTION_MASK, Message
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
-from rocketstore.remoting.requests import LATER, Call, Later, Row
+from rocketstore.remoting.requests import LATER, Call, Later, Row, request
 from rocketstore.rules.half_messages import PRODUCER_GROUP
 from rocketstore.rules.topics import DEAD_LETTER_PREFIX, NOT_SENT_TO, RETRY_PREFIX, name_fault
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.tables.topic_settings import PERM_WRITE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from rocketstore.broker.clients import Clients
     from rocketstore.broker.loop import Loop
     from rocketstore.broker.registration import Registration
     from rocketstore.broker.settings import BrokerSettings
@@ -52,6 +55,11 @@ _HALF: Final = re.compile(rb"(?:\x02|^)TRAN_MSG\x01(?i:true)(?:\x02|$)")
 
 HONOURS_LIMIT_FROM: Final = 121
 """Version of a client from which its maxReconsumeTimes counts (MQVersion.V3_4_9)."""
+
+_REPLIES: Final = (BrokerRequest.SEND_REPLY_MESSAGE, BrokerRequest.SEND_REPLY_MESSAGE_V2)
+
+PUSH_MS: Final = 10_000
+"""How long a client may take to answer that it has the reply (Broker2Client.callClient)."""
 
 MULTI_TAGS: Final = 0x2
 """Bit of sysFlag for messages of a topic of several tags (MessageSysFlag.MULTI_TAGS_FLAG)."""
@@ -98,20 +106,6 @@ _PUT_OK: Final = PutMessageStatus.PUT_OK
 _SUCCESS: Final = ResponseCode.SUCCESS
 
 
-class _Sent(NamedTuple):
-    """A message to be put: where to, and its properties as they are stored.
-
-    `told_queue_id` is the queue of the reply: that of the request, also of a dead letter.
-    """
-
-    topic: str
-    queue_id: int
-    told_queue_id: int
-    sys_flag: int
-    block: bytes
-    waits: bool
-
-
 def retry_limit(group: SubscriptionGroup, wanted: int | None, call: Call) -> int:
     """Return after how many tries a message is a dead letter: the client says, or its group."""
     honours = call.command.version >= HONOURS_LIMIT_FROM
@@ -138,16 +132,18 @@ class Sending:
 
     def __init__(
         self, store: MessageStore, settings: BrokerSettings, topics: Topics, loop: Loop,
-        registration: Registration,
+        registration: Registration, clients: Clients,
     ) -> None:  # fmt: skip
         self._store = store
         self._settings = settings
         self._topics = topics
         self._loop = loop
         self._registration = registration
+        self._clients = clients
         self._waits = store.attached["async_puts"].waits
         self._transactions: Transactions = store.attached["transactions"]
         self._cluster = f"CLUSTER\1{settings.broker_cluster_name}".encode()
+        self._next_cluster = b"\2" + self._cluster
         self._always = {
             "MSG_REGION": settings.region_id, "TRACE_ON": str(settings.trace_on).lower(),
         }  # fmt: skip
@@ -158,6 +154,8 @@ class Sending:
             Row(BrokerRequest.SEND_MESSAGE, SendHeader, SendReply, self.send),
             Row(BrokerRequest.SEND_MESSAGE_V2, SendHeaderV2, SendReply, self.send),
             Row(BrokerRequest.SEND_BATCH_MESSAGE, SendHeaderV2, SendReply, self.send),
+            Row(BrokerRequest.SEND_REPLY_MESSAGE, SendHeader, SendReply, self.send),
+            Row(BrokerRequest.SEND_REPLY_MESSAGE_V2, SendHeaderV2, SendReply, self.send),
         ]
 
     def send(self, header: AnySend, call: Call) -> Command | Later | None:
@@ -165,7 +163,12 @@ class Sending:
         version = self._registration.wanted
         try:
             answer = self._answered(header, call)
-        except (Refused, FlushFailedError, StoreClosedError) as error:
+        except RefusedMessageError as error:
+            # Compatible: a batch that is cut off is an exception in 4.9.
+            is_cut = header.batch and isinstance(error.__cause__, FormatError)
+            code = ResponseCode.SYSTEM_ERROR if is_cut else BrokerAnswer.MESSAGE_ILLEGAL
+            answer = reply(code, str(error))
+        except (Refused, RocketStoreError) as error:
             answer = failure(error, call)
         if isinstance(answer, Later):
             return answer
@@ -177,30 +180,72 @@ class Sending:
 
     def _answered(self, header: AnySend, call: Call) -> Command | Later:
         topic = self._topic_of(header, call)
-        queue_id = header.queue_id
+        name, queue_id = header.topic, header.queue_id
         if queue_id < 0:
             queue_id = random.randrange(max(topic.write_queue_nums, 1))  # noqa: S311 - any queue
+        told_queue_id = queue_id  # Compatible: that of the request, also of a dead letter
         sys_flag = header.sys_flag | (MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else 0)
         text = (header.properties or "").encode()
+        if call.command.code in _REPLIES:
+            return self._push(header, call, queue_id, sys_flag, text)
         if header.batch:
-            sent = _Sent(header.topic, queue_id, queue_id, sys_flag, text, self._waits)
-            return self._put(header, call, sent, self._put_batch)
-        own, waits = _own_properties(text)
+            result = self._put_batch(header, call, queue_id, sys_flag, text)
+            return self._settled(call, queue_id, result, waits=self._waits)
+        block, waits = _own_properties(text)
         is_delayed = b"DELAY\1" in text and _DELAYED.search(text) is not None
         if is_delayed:  # Compatible: these keep WAIT, as half messages do
-            own = text
-        joint = b"" if not own or own.endswith(b"\2") else b"\2"
-        block = own + joint + self._cluster
-        sent = _Sent(header.topic, queue_id, queue_id, sys_flag, block, self._waits and waits)
-        if header.topic.startswith(RETRY_PREFIX):
-            sent = self._given_back(header, call, sent)
+            block = text
+        block += self._cluster if not block or block.endswith(b"\2") else self._next_cluster
+        if name.startswith(RETRY_PREFIX):
+            name, queue_id, block = self._given_back(header, call, queue_id, block)
         is_retried = is_delayed and (header.reconsume_times or 0) > 0
         if b"TRAN_MSG" in text and _HALF.search(text) and not is_retried:
             if self._settings.reject_transaction_message:
                 what = f"the broker[{self._settings.broker_ip1}] sending transaction message"
                 raise forbidden(what)
-            return self._put(header, call, sent, self._put_half)
-        return self._put(header, call, sent, self._put_single)
+            result = self._put_half(header, call, name, queue_id, sys_flag)
+        else:
+            result = self._put_single(header, call, name, queue_id, sys_flag, block)
+        return self._settled(call, told_queue_id, result, waits=self._waits and waits)
+
+    def _push(
+        self, header: AnySend, call: Call, queue_id: int, sys_flag: int, text: bytes
+    ) -> Later:
+        """Push a consumer's reply to the client that waits for it, and store it then.
+
+        Compatible: it is stored with the properties that came, be it taken or not. The answer says
+        nothing of that, so it waits for no sync. Source: ReplyMessageProcessor.
+        """
+        name = decode_properties(text).get("REPLY_TO_CLIENT", "")
+        asker, now_ms = self._clients.named.get(name), self._store.clock()
+        said = msgspec.structs.asdict(header) | {
+            "properties": f"PUSH_REPLY_TIME\1{now_ms}\2{header.properties}",
+            "born_host": call.peer.address, "store_host": self._store.config.store_host,
+            "store_timestamp": now_ms,
+        }  # fmt: skip
+        pushed = PushHeader(**{field: said[field] for field in PushHeader.__struct_fields__})
+        code, body = BrokerRequest.PUSH_REPLY_MESSAGE_TO_CLIENT, call.command.body
+
+        async def push() -> str | None:
+            if not name:
+                return "reply message properties[REPLY_TO_CLIENT] is null"
+            if asker is None:
+                return f"push reply message fail, channel of <{name}> not found."
+            with contextlib.suppress(RocketStoreError):  # it is gone, or silent
+                told = await asker.peer.ask(request(code, pushed, body), PUSH_MS)
+                if told.code == _SUCCESS:
+                    return None
+            return f"push reply message to {name}fail."
+
+        def store(fault: str | None) -> Later:
+            result = self._put_single(header, call, header.topic, queue_id, sys_flag, text)
+            nowhere = {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0", **self._always}
+            fields = self._stored(queue_id, result).fields or nowhere
+            failed = fault and refusal(Refused(ResponseCode.SYSTEM_ERROR, fault), call, fields)
+            self._answer_late(call, failed or reply(fields=fields))
+            return LATER
+
+        return self._loop.once_asked(call, push(), store)
 
     # --- what may not be sent -------------------------------------------------------------------
 
@@ -231,10 +276,12 @@ class Sending:
             raise Refused(ResponseCode.SYSTEM_ERROR, remark)
         return topic
 
-    def _given_back(self, header: AnySend, call: Call, sent: _Sent) -> _Sent:
-        """Return a message that a consumer sends to its group's retry topic itself.
+    def _given_back(
+        self, header: AnySend, call: Call, queue_id: int, block: bytes
+    ) -> tuple[str, int, bytes]:
+        """Return where a message goes that a consumer sends to its group's retry topic itself.
 
-        After the last try it is for the dead letters. Source:
+        After the last try it is for the dead letters; with its properties. Source:
         SendMessageProcessor.handleRetryAndDLQ.
         """
         name = header.topic[len(RETRY_PREFIX) :]
@@ -244,29 +291,22 @@ class Sending:
             raise Refused(BrokerAnswer.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         limit = retry_limit(group, header.max_reconsume_times, call)
         if (header.reconsume_times or 0) < limit:
-            return sent
+            return header.topic, queue_id, block
         dead = self._topics.for_group(DEAD_LETTER_PREFIX + name)
-        kept = decode_properties(sent.block)
+        kept = decode_properties(block)
         kept.pop(DELAY, None)  # it comes at once
-        return sent._replace(topic=dead.topic_name, queue_id=0, block=encode_properties(kept))
+        return dead.topic_name, 0, encode_properties(kept)
 
     # --- what is put ----------------------------------------------------------------------------
 
-    def _put(
-        self, header: AnySend, call: Call, sent: _Sent,
-        put: Callable[[AnySend, Call, _Sent], PutResult],
-    ) -> Command | Later:  # fmt: skip
-        try:
-            result = put(header, call, sent)
-        except RefusedMessageError as error:
-            # Compatible: a batch that is cut off is an exception in 4.9.
-            is_cut = header.batch and isinstance(error.__cause__, FormatError)
-            code = ResponseCode.SYSTEM_ERROR if is_cut else BrokerAnswer.MESSAGE_ILLEGAL
-            return reply(code, str(error))
-        if not (sent.waits and result.is_stored):
-            return self._stored(sent.told_queue_id, result)
+    def _settled(
+        self, call: Call, queue_id: int, result: PutResult, *, waits: bool
+    ) -> Command | Later:
+        """Return the reply to a put, now or when it is safe."""
+        if not (waits and result.is_stored):
+            return self._stored(queue_id, result)
         self._loop.when_safe(
-            call, result, lambda safe: self._stored(sent.told_queue_id, safe),
+            call, result, lambda safe: self._stored(queue_id, safe),
             lambda answer: self._answer_late(call, answer),
         )  # fmt: skip
         return LATER
@@ -289,33 +329,37 @@ class Sending:
             },
         )  # fmt: skip
 
-    def _put_single(self, header: AnySend, call: Call, sent: _Sent) -> PutResult:
+    def _put_single(
+        self, header: AnySend, call: Call, topic: str, queue_id: int, sys_flag: int, block: bytes
+    ) -> PutResult:
         return self._store.put_encoded(
-            sent.topic, sent.queue_id, call.command.body, sent.block, flag=header.flag,
-            sys_flag=sent.sys_flag, born_timestamp_ms=header.born_timestamp,
-            born_host=call.peer.address, reconsume_times=header.reconsume_times or 0,
-            wait_flush=not self._waits,
-        )  # fmt: skip
-
-    def _put_batch(self, header: AnySend, call: Call, sent: _Sent) -> PutResult:
-        # Compatible: the properties of the request are those of every message, WAIT among them.
-        joint = b"\2" if sent.block and not sent.block.endswith(b"\2") else b""
-        return self._store.put_client_batch(
-            sent.topic, sent.queue_id, call.command.body,
-            properties=sent.block + joint + self._cluster, sys_flag=sent.sys_flag,
+            topic, queue_id, call.command.body, block, flag=header.flag, sys_flag=sys_flag,
             born_timestamp_ms=header.born_timestamp, born_host=call.peer.address,
             reconsume_times=header.reconsume_times or 0, wait_flush=not self._waits,
         )  # fmt: skip
 
-    def _put_half(self, header: AnySend, call: Call, sent: _Sent) -> PutResult:
+    def _put_batch(
+        self, header: AnySend, call: Call, queue_id: int, sys_flag: int, text: bytes
+    ) -> PutResult:
+        # Compatible: the properties of the request are those of every message, WAIT among them.
+        is_ended = not text or text.endswith(b"\2")
+        return self._store.put_client_batch(
+            header.topic, queue_id, call.command.body,
+            properties=text + (self._cluster if is_ended else self._next_cluster),
+            sys_flag=sys_flag, born_timestamp_ms=header.born_timestamp,
+            born_host=call.peer.address, reconsume_times=header.reconsume_times or 0,
+            wait_flush=not self._waits,
+        )  # fmt: skip
+
+    def _put_half(
+        self, header: AnySend, call: Call, topic: str, queue_id: int, sys_flag: int
+    ) -> PutResult:
         # Compatible: WAIT, which other messages lose, stays.
-        properties = decode_properties((header.properties or "").encode() + b"\2" + self._cluster)
+        properties = decode_properties((header.properties or "").encode() + self._next_cluster)
         message = Message(
-            topic=sent.topic, body=call.command.body, properties=properties, flag=header.flag,
-            sys_flag=sent.sys_flag & ~TRANSACTION_MASK, born_timestamp_ms=header.born_timestamp,
+            topic=topic, body=call.command.body, properties=properties, flag=header.flag,
+            sys_flag=sys_flag & ~TRANSACTION_MASK, born_timestamp_ms=header.born_timestamp,
             born_host=call.peer.address, reconsume_times=header.reconsume_times or 0,
         )  # fmt: skip
         group = properties.get(PRODUCER_GROUP) or header.producer_group  # 4.9 looks at no other
-        return self._transactions.begin(
-            message, sent.queue_id, group, wait_flush=not self._waits
-        ).put
+        return self._transactions.begin(message, queue_id, group, wait_flush=not self._waits).put

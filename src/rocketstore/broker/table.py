@@ -54,7 +54,7 @@ class BrokerTable(RequestTable):
             store.attached["consuming"], topics, clients, loop, registration, monotonic
         )
         families = (
-            Sending(store, settings, topics, loop, registration),
+            Sending(store, settings, topics, loop, registration, clients),
             pulling,
             GivingBack(store, settings, topics, registration),
             manage,

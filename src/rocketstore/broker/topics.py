@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from rocketstore.broker.settings import BrokerSettings
+    from rocketstore.format.metadata_json import SubscriptionGroupTable
     from rocketstore.tables.groups import SubscriptionGroups
     from rocketstore.tables.topic_settings import TopicSettings
 
@@ -107,7 +108,10 @@ def _made(topic: str, queue_count: int, is_unit: bool) -> TopicConfig:  # noqa: 
 
 
 class Topics:
-    """The topics and groups of one broker; `changed` is called after a change of topics."""
+    """The topics and groups of one broker: `get` returns a topic or None.
+
+    `changed` is called after a change of topics.
+    """
 
     def __init__(
         self, settings: BrokerSettings, table: TopicSettings, groups: SubscriptionGroups,
@@ -115,6 +119,7 @@ class Topics:
     ) -> None:  # fmt: skip
         self._settings = settings
         self.table = table
+        self.get = table.get
         self.groups = groups
         self._changed = changed
 
@@ -125,10 +130,6 @@ class Topics:
         wrong = [count for count in counts if not 0 <= count <= MOST_QUEUES]
         count_fault = f"{wrong[0]} queues are not 0 to {MOST_QUEUES}" if wrong else None
         return name_fault(name, what) or count_fault
-
-    def get(self, topic: str) -> TopicConfig | None:
-        """Return a topic, None where there is none."""
-        return self.table.get(topic)
 
     def is_reserved(self, topic: str) -> bool:
         """Whether no client may make a topic of this name: the broker's own are reserved, too."""
@@ -204,11 +205,10 @@ class Topics:
         if new and self._settings.auto_create_subscription_group:
             self.groups.settle(*(SubscriptionGroup(group_name=name) for name in new))
 
-    def all_groups(self) -> dict[str, SubscriptionGroup]:
-        """Return every consumer group by its name."""
-        return FIRST_GROUPS | self.groups.table.subscription_group_table
-
     @property
-    def group_version(self) -> DataVersion:
-        """Which of two tables of groups is newer."""
-        return self.groups.table.data_version or DataVersion(timestamp=self.table.made_ms)
+    def group_table(self) -> SubscriptionGroupTable:
+        """Every consumer group by its name, and of which version they are."""
+        known = self.groups.table
+        version = known.data_version or DataVersion(timestamp=self.table.made_ms)
+        groups = FIRST_GROUPS | known.subscription_group_table
+        return msgspec.structs.replace(known, data_version=version, subscription_group_table=groups)

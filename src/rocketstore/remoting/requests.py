@@ -42,6 +42,9 @@ class Peer(Protocol):
     def tell(self, request: Command) -> None:
         """Send a request that wants no reply."""
 
+    async def ask(self, request: Command, timeout_ms: int) -> Command:
+        """See `channel.Channel.ask`."""
+
 
 class Call:
     """A request that came and is not answered yet: what is asked, by whom, and since when."""

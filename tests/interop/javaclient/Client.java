@@ -26,6 +26,7 @@ import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -35,8 +36,9 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * The genuine client behind a line protocol: one JSON object in, one JSON object out.
  *
  * <p>Producers and consumers are known by their groups. A message whose body begins with "fail" is
- * consumed at its second try; one that begins with "never", not at all. A transaction ends as the
- * property "ends" says, at once or, after each "ask", when the broker asks once more.
+ * consumed at its second try; one that begins with "never", not at all. A request is answered with
+ * "re " and its body. A transaction ends as the property "ends" says, at once or, after each "ask",
+ * when the broker asks once more.
  *
  * <p>The source compiles against 4.9 and 5.x: classes that went to another package are not named.
  */
@@ -71,6 +73,13 @@ public final class Client {
                 }
                 result.put("results", results);
                 break;
+            case "request":
+                JSONArray replies = new JSONArray();
+                for (Message message : messages(command)) {
+                    replies.add(text(producer(group).request(message, 60_000)));
+                }
+                result.put("replies", replies);
+                break;
             case "consume":
                 consume(group, command);
                 break;
@@ -91,7 +100,7 @@ public final class Client {
 
     // --- producers --------------------------------------------------------------------------------
 
-    private DefaultMQProducer producer(String group) throws Exception {
+    private synchronized DefaultMQProducer producer(String group) throws Exception {
         DefaultMQProducer known = producers.get(group);
         boolean isTraced = "traced".equals(group);
         return known != null ? known
@@ -324,6 +333,7 @@ public final class Client {
                     JSONObject one = shown(message);
                     String body = one.getString("body");
                     taken.add(one);
+                    answer(message);
                     isDone &= !body.startsWith("never")
                         && !(body.startsWith("fail") && message.getReconsumeTimes() == 0);
                 }
@@ -336,6 +346,22 @@ public final class Client {
         }
         consumer.start();
         consumers.put(group, consumer::shutdown);
+    }
+
+    /** Replies to a message whose producer waits for that. */
+    private void answer(MessageExt message) {
+        if (message.getProperty("REPLY_TO_CLIENT") != null) {
+            byte[] body = ("re " + text(message)).getBytes(StandardCharsets.UTF_8);
+            try {
+                producer("answering").send(MessageUtil.createReplyMessage(message, body));
+            } catch (Exception failure) {
+                throw new IllegalStateException(failure); // and the message comes again
+            }
+        }
+    }
+
+    private static String text(Message message) {
+        return new String(message.getBody(), StandardCharsets.UTF_8);
     }
 
     private JSONArray take(String group, JSONObject command) throws Exception {
@@ -361,7 +387,7 @@ public final class Client {
         one.put("tags", message.getTags());
         one.put("keys", message.getKeys());
         one.put("reconsumeTimes", message.getReconsumeTimes());
-        one.put("body", new String(message.getBody(), StandardCharsets.UTF_8));
+        one.put("body", text(message));
         return one;
     }
 }

@@ -68,7 +68,7 @@ def test_topics_and_groups_of_a_slave_are_those_of_its_master(
     assert (answer.code, "please execute it from master" in (answer.remark or "")) == (
         (1, True) if broker_id else (0, False)
     )
-    made = desk.topics.get("orders") or desk.topics.all_groups().get("G")
+    made = desk.topics.get("orders") or desk.topics.group_table.subscription_group_table.get("G")
     assert bool(made) is not bool(broker_id)
     desk.close()
 

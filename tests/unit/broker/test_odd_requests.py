@@ -14,6 +14,7 @@ TEXTS = [
     "0", "1", "-1", "4", "2147483647", "-2147483648", "9223372036854775807", "true", "x", "",
     "orders", "%RETRY%G", "TBW102", "a/b", "..", "\0", "é" * 5, "G", "SQL92", "||", "a || b",
     "x" * 200, "KEYS\1k\2WAIT\1false", "DELAY\1x", "DELAY\0013", "TRAN_MSG\1true\2PGROUP\1P",
+    "REPLY_TO_CLIENT\1c", "REPLY_TO_CLIENT\1x\2\2\1",
     "INNER_MULTI_DISPATCH\1q", "\1\2\1", "A\1b\2\2",
 ]  # fmt: skip
 USUAL = {"int": ["0"], "long": ["0"], "boolean": ["false"], "string": ["orders", "G", "TBW102"]}
@@ -21,6 +22,7 @@ BODIES = [
     b"", b"x", b"{}", b"[]", b"null", b"\xff\xfe", b"[" * 5000, b"\0" * 40,
     b'{"mqSet":[{"brokerName":"b","queueId":0,"topic":"t"}]}',
     b'{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":[{"topic":"o"}]}]}',
+    b'{"clientID":"c","producerDataSet":[{"groupName":"P"}]}',
     b'{"groupName":"H"}', b'{"groupName":"a b"}', b'{"subscriptionData":{"topic":"t"}}',
     bytes.fromhex("0000001e0000000000000000000000000000000000016100"),
 ]  # fmt: skip

@@ -19,6 +19,7 @@ BACK = {"offset": 7, "group": "g", "delayLevel": 0}
 @pytest.mark.parametrize(
     ("code", "fields", "body"),
     [
+        (25, None, b""),
         (325, SEND, b""),
         (14, {"topic": "orders"}, b""),
         (34, None, b"{"),

@@ -13,7 +13,10 @@ from support.page_tables import table_with
 from unit.nameserver.test_requests_page import cells
 
 PAGE = "reference/requests.md"
-TOLD = {BrokerRequest.CHECK_TRANSACTION_STATE, BrokerRequest.NOTIFY_CONSUMER_IDS_CHANGED}
+TOLD = {
+    BrokerRequest.CHECK_TRANSACTION_STATE, BrokerRequest.NOTIFY_CONSUMER_IDS_CHANGED,
+    BrokerRequest.PUSH_REPLY_MESSAGE_TO_CLIENT,
+}  # fmt: skip
 """What a broker sends."""
 
 OF_4_9 = {
