@@ -17,7 +17,8 @@ import numpy as np
 
 from rocketstore.broker.admin import CreateTopicHeader
 from rocketstore.broker.codes import BrokerRequest
-from rocketstore.broker.pulling import SUBSCRIBES, WAITS, PullHeader
+from rocketstore.broker.held_pulls import PullHeader
+from rocketstore.broker.pulling import SUBSCRIBES, WAITS
 from rocketstore.broker.send_headers import SendHeaderV2
 from rocketstore.remoting.channel import Channel, Turns
 from rocketstore.remoting.codes import ResponseCode

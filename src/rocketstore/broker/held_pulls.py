@@ -1,9 +1,9 @@
-"""Pulls that found nothing and are held until something comes: a row each, by queue.
+"""Pulls, and the table of those that found nothing and are held until something comes.
 
-Law: a pull is here at most once, and leaves by being answered or with its connection. One that only
+Law: a pull is held at most once, and leaves by being answered or with its connection. One that only
 asks for other tags than those that come is woken by the sweep, as in 4.9.
 
-How derived: PullRequestHoldService and ManyPullRequest of 4.9 (spec B13).
+How derived: PullMessageRequestHeader, PullRequestHoldService and ManyPullRequest of 4.9 (spec B13).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from rocketstore.remoting.fields import Header, Int32, Int64
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rocketstore.broker.pulling import PullHeader
     from rocketstore.remoting.requests import Call, Peer
     from rocketstore.storage.dispatch.dispatcher import Arrival
 
@@ -26,6 +26,22 @@ LOOK_MS: Final = 5000
 """How often each is looked at; 4.9 looks at all of them together (PullRequestHoldService.run)."""
 
 _LOW_BITS: Final = 0xFFFFFFFF
+
+
+class PullHeader(Header):
+    """Which messages a consumer wants next of a queue."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64
+    suspend_timeout_millis: Int64 = 0
+    subscription: str | None = None
+    sub_version: Int64 = 0
+    expression_type: str | None = None
 
 
 class HeldPull(msgspec.Struct, eq=False):

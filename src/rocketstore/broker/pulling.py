@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, cast
 from rocketstore.broker.clients import NO_FILTER, Subscription
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.counts import SAMPLE_MS, GivenCounts
-from rocketstore.broker.held_pulls import LOOK_MS, HeldPull, HeldPulls
+from rocketstore.broker.held_pulls import LOOK_MS, HeldPull, HeldPulls, PullHeader
 from rocketstore.broker.queue_locks import MessageQueue
 from rocketstore.broker.refused import SEE, Refused, failure, forbidden, refusal
 from rocketstore.broker.topics import not_there
@@ -31,7 +31,7 @@ from rocketstore.format.properties import DELAY
 from rocketstore.message import Message
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
-from rocketstore.remoting.fields import Header, Int32, Int64
+from rocketstore.remoting.fields import Header, Int64
 from rocketstore.remoting.requests import LATER, Call, Later, Row
 from rocketstore.rules.topics import OFFSET_MOVED_TOPIC
 from rocketstore.storage.reading.pages import parse_tags
@@ -69,22 +69,6 @@ COMMITS: Final = 1
 WAITS: Final = 2
 SUBSCRIBES: Final = 4
 """Bits of `PullHeader.sys_flag`: it commits an offset, may be held, says what it wants itself."""
-
-
-class PullHeader(Header):
-    """Which messages a consumer wants next of a queue."""
-
-    consumer_group: str
-    topic: str
-    queue_id: Int32
-    queue_offset: Int64
-    max_msg_nums: Int32
-    sys_flag: Int32
-    commit_offset: Int64
-    suspend_timeout_millis: Int64 = 0
-    subscription: str | None = None
-    sub_version: Int64 = 0
-    expression_type: str | None = None
 
 
 class PullReply(Header):
@@ -279,10 +263,9 @@ class Pulling:
         """Answer a pull that was held with whatever there is."""
         try:
             answer = self._page(pull.header, self._checked(pull.header, pull.call))
-        except Refused as refused:
-            answer = refusal(refused, pull.call, {})
-        except RocketStoreError as error:  # it takes no reader now, say
+        except (Refused, RocketStoreError) as error:  # it takes no reader now, say
             answer = failure(error, pull.call)
+            answer.fields = {}
         pull.call.answer(answer)
 
     def _note_arrival(self, arrival: Arrival) -> None:

@@ -6,8 +6,6 @@ ReplyMessageRequestHeader of 4.9.
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from msgspec import field
 
 from rocketstore.remoting.fields import Header, Int32, Int64
@@ -62,7 +60,7 @@ class SendHeaderV2(Header):
     batch: bool = field(default=False, name="m")
 
 
-AnySend: TypeAlias = SendHeader | SendHeaderV2
+AnySend = SendHeader | SendHeaderV2
 
 
 class SendReply(Header):

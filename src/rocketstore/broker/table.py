@@ -64,12 +64,11 @@ class BrokerTable(RequestTable):
             TransactionEnds(store, clients, loop, flow),
             Admin(store, settings, topics, clients, pulling.given, loop, registration),
         )
-        sends = SendReader(Command, SendHeaderV2, HeaderKind.JSON, Language.__members__)
         super().__init__(
             [row for family in families for row in family.rows()],
             failed=failure,
             disconnected=(pulling.held.disconnected, manage.disconnected),
-            shortcut=sends.read,
+            shortcut=SendReader(Command, SendHeaderV2, HeaderKind.JSON, Language.__members__).read,
         )
 
     def process(self, calls: Sequence[Call], totals: Totals) -> None:
