@@ -2,6 +2,8 @@
 
 import os
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -75,23 +77,38 @@ def test_a_sync_never_syncs_the_file_that_got_the_number_meanwhile(tmp_path):
     assert file.flushed_position == 3
 
 
-def test_reading_while_another_thread_closes_always_reads_this_file(tmp_path):
-    file = create(tmp_path)
-    append_bytes(file, b"mine" * 100)
+@contextmanager
+def closed_and_its_number_taken(close: Callable[[], object]) -> Iterator[None]:
+    """Close a file, and give its number to another one, again and again beside the block."""
     stop = threading.Event()
 
-    def close_and_take_its_number() -> None:
+    def work() -> None:
         while not stop.is_set():
-            file.close_descriptor()
+            close()
             os.close(os.open("/dev/zero", os.O_RDONLY))
 
-    closer = threading.Thread(target=close_and_take_its_number)
+    closer = threading.Thread(target=work)
     closer.start()
     try:
-        assert {file.read_at(4 * (n % 100), 4) for n in range(3000)} == {b"mine"}
+        yield
     finally:
         stop.set()
         closer.join()
+
+
+def test_reading_while_another_thread_closes_always_reads_this_file(tmp_path):
+    file = create(tmp_path)
+    append_bytes(file, b"mine" * 100)
+    with closed_and_its_number_taken(file.close_descriptor):
+        assert {file.read_at(4 * (n % 100), 4) for n in range(3000)} == {b"mine"}
+
+
+def test_a_mapping_made_while_another_thread_closes_is_of_this_file(tmp_path):
+    file = create(tmp_path)
+    append_bytes(file, b"mine")
+    with closed_and_its_number_taken(file.drop):
+        for _ in range(2000):
+            assert file.mapping[:4] == b"mine"
 
 
 def test_a_file_that_retention_deleted_needs_no_sync(tmp_path):
@@ -121,23 +138,3 @@ def test_a_queue_whose_first_file_expired_is_flushed_without_it(tmp_path):
     assert len(gone) == 1
     assert is_done
     assert table.flush()
-
-
-def test_a_mapping_made_while_another_thread_closes_is_of_this_file(tmp_path):
-    file = create(tmp_path)
-    append_bytes(file, b"mine")
-    stop = threading.Event()
-
-    def close_and_take_its_number() -> None:
-        while not stop.is_set():
-            file.drop()
-            os.close(os.open("/dev/zero", os.O_RDONLY))
-
-    closer = threading.Thread(target=close_and_take_its_number)
-    closer.start()
-    try:
-        for _ in range(2000):
-            assert file.mapping[:4] == b"mine"
-    finally:
-        stop.set()
-        closer.join()

@@ -98,21 +98,15 @@ def test_a_scan_reads_again_what_was_being_written(store, monkeypatch, at):
     assert scan.damaged_bytes == 0
 
 
-def test_a_scan_beside_a_writer_reports_damage_but_no_unfinished_end(store):
+@pytest.mark.parametrize("writer", [4711, None])
+def test_an_unfinished_end_is_damage_where_no_writer_is(store, monkeypatch, writer):
+    monkeypatch.setattr(log_scan, "writer_pid", lambda _lock: writer)
     tear(store)
+    torn = store / "commitlog" / f"{65_536:020d}"
     last = max((store / "commitlog").iterdir())
     content = last.read_bytes()
     end = len(content.rstrip(b"\0"))
     last.write_bytes(content[: end - 170] + bytes(len(content) - end + 170))
     damage = list(LogScan(store, StoreConfig(), None, None).rows(damage_only=True))
-    assert [row["file"] for row in damage] == [str(store / "commitlog" / f"{65_536:020d}")]
-
-
-def test_the_same_end_without_a_writer_is_damage(store, monkeypatch):
-    monkeypatch.setattr(log_scan, "writer_pid", lambda _lock: None)
-    last = max((store / "commitlog").iterdir())
-    content = last.read_bytes()
-    end = len(content.rstrip(b"\0"))
-    last.write_bytes(content[: end - 170] + bytes(len(content) - end + 170))
-    damage = list(LogScan(store, StoreConfig(), None, None).rows(damage_only=True))
-    assert [row["file"] for row in damage] == [str(last)]
+    damaged = [torn] if writer else [torn, last]
+    assert [row["file"] for row in damage] == [str(path) for path in damaged]

@@ -175,20 +175,13 @@ def test_while_a_pull_is_held_the_loop_dispatches(tmp_path):
     desk.close()
 
 
-def test_short_polling_holds_a_pull_for_its_own_time(tmp_path):
+def test_short_polling_holds_a_pull_for_its_own_time_and_wakes_it_too(tmp_path):
     desk = Desk(tmp_path, long_polling_enable=False)
     desk.send("orders")
     desk.store.wait_dispatched()
     assert pull(desk, queueOffset=1) is None
     sweep_after(desk, LOOK_MS)
     assert desk.peer.last.code == 19
-    desk.close()
-
-
-def test_short_polling_wakes_a_pull_too(tmp_path):
-    desk = Desk(tmp_path, long_polling_enable=False)
-    desk.send("orders")
-    desk.store.wait_dispatched()
     assert pull(desk, queueOffset=1) is None
     desk.send("orders", b"second")
     desk.store.wait_dispatched()

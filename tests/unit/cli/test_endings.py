@@ -19,34 +19,6 @@ from support.patience import PATIENCE_S
 from support.python_process import run_python
 
 
-class InterruptedInput:
-    """Standard input at which the user presses Ctrl-C after the first line."""
-
-    @property
-    def buffer(self) -> InterruptedInput:
-        return self
-
-    def __iter__(self):
-        yield b"first\n"
-        raise KeyboardInterrupt
-
-    def readline(self, *_: int) -> bytes:
-        raise KeyboardInterrupt
-
-    read = readinto = read1 = readline
-
-
-def test_an_interrupted_import_says_so_and_exits_130(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdin", InterruptedInput())
-    command = ["store", "import", str(tmp_path / "store"), "-", "--topic", "t"]
-    sizes = ["mappedFileSizeCommitLog=65536", "maxHashSlotNum=10", "maxIndexNum=40"]
-    code = run([*command, *(part for size in sizes for part in ("--set", size))])
-    captured = capsys.readouterr()
-    assert code == 130
-    assert captured.err == "rocketstore: interrupted; 0 lines are stored in t/0\n"
-    assert not (tmp_path / "store" / "abort").exists()
-
-
 def test_a_command_that_uses_numpy_has_none_of_its_idle_threads(tmp_path):
     MessageStore.open(tmp_path).close()
     code = f"""
@@ -166,6 +138,7 @@ def test_an_interrupted_import_says_how_many_lines_are_stored(tmp_path, capsys, 
         assert run(["store", "import", str(tmp_path), "-", *options]) == 130
         err = capsys.readouterr().err
         assert err == "rocketstore: interrupted; 512 lines are stored in t/2\n"
+        assert not (tmp_path / "abort").exists()
         with MessageStore.open(tmp_path, read_only=True) as reader:
             assert reader.max_offset("t", 2) == stored_before + 512
 

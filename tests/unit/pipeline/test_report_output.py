@@ -1,6 +1,7 @@
 """The directory of a report: whole or not there, and nothing of anybody else touched."""
 
 import json
+from unittest import mock
 
 import pytest
 
@@ -68,22 +69,19 @@ def test_the_driver_has_little_memory_for_tables_whatever_the_log(store, tmp_pat
         make_report(store, tmp_path / "report")
 
 
-def test_a_report_that_fails_half_way_leaves_nothing(store, tmp_path, monkeypatch):
-    def fail(_findings):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(report_job, "report_page", fail)
-    with pytest.raises(StoreError, match="No space left on device"):
-        make_report(store, tmp_path / "report")
-    assert [path.name for path in tmp_path.iterdir()] == ["store"]
-
-
-def test_a_worker_that_fails_leaves_nothing(store, tmp_path, monkeypatch):
-    def fail(*_):
-        raise StoreError("the file cannot be read")
-
-    monkeypatch.setattr(report_run, "count_task", fail)
-    with pytest.raises(StoreError):
+@pytest.mark.parametrize(
+    ("owner", "step", "error"),
+    [
+        (report_job, "report_page", OSError(28, "No space left on device")),
+        (report_run, "count_task", StoreError("the file cannot be read")),
+    ],
+    ids=["the page", "a worker"],
+)
+def test_a_report_that_fails_half_way_leaves_nothing(
+    store, tmp_path, monkeypatch, owner, step, error
+):
+    monkeypatch.setattr(owner, step, mock.Mock(side_effect=error))
+    with pytest.raises(StoreError, match=r"No space left on device|the file cannot be read"):
         make_report(store, tmp_path / "report")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
