@@ -5,7 +5,6 @@ A day's run kills it twice in each flush mode, ``ROCKETSTORE_FAULT_WALK=all`` fi
 
 import asyncio
 import contextlib
-import os
 import random
 import signal
 import sys
@@ -19,11 +18,12 @@ import pytest
 from rocketstore import FlushDiskType
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables.consumer_offsets import read_offsets
+from support.fault_settings import WALKS_ALL
 from support.model_clients import TOPIC, Journal, ModelConsumer, ModelProducer
 from support.patience import PATIENCE_S
 from support.ports import free_port
 
-KILLS: Final = 50 if os.environ.get("ROCKETSTORE_FAULT_WALK") == "all" else 2
+KILLS: Final = 50 if WALKS_ALL else 2
 QUEUES: Final = 4
 GROUPS: Final = {"P": True, "C": False}
 """Two groups of two members each; whether one consumes in order."""

@@ -14,6 +14,7 @@ from rocketstore import Message, MessageStore, StoreConfig, verify_store
 from rocketstore.audit.repair import rebuild_store
 from rocketstore.config import RecoveryPolicy
 from support.clock import Clock
+from support.fault_settings import stride
 from support.power_cut import PowerCutError, cut_after
 from support.shadow_disk import ShadowDisk
 from support.small_store import bodies
@@ -70,7 +71,7 @@ def test_a_killed_rebuild_is_ended_by_the_next_opening(whole, tmp_path, what, po
             error.add_note(f"killed before call {number} of the rebuild")
             raise
         shutil.rmtree(root)
-        number += 1 if policy is RecoveryPolicy.SALVAGE else 5
+        number += stride(2 if policy is RecoveryPolicy.SALVAGE else 5)
     assert number > 30
 
 

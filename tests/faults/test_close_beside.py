@@ -5,7 +5,6 @@ of every call, ``ROCKETSTORE_FAULT_WALK=all`` each.
 """
 
 import contextlib
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,12 +16,13 @@ from rocketstore.storage.results import PutResult
 from rocketstore.transaction.transactions import EndResult, HalfMessage
 from support.close_at import CloseAt
 from support.configured_store import open_small
+from support.fault_settings import WALKS_ALL
 from support.public_calls import CHANGES, READS, SERVICES
 
 Call = Callable[[MessageStore], object]
 
 
-MOST_LINES = None if os.environ.get("ROCKETSTORE_FAULT_WALK") == "all" else 20
+MOST_LINES = None if WALKS_ALL else 20
 
 NEVER = 1 << 30
 

@@ -41,6 +41,7 @@ from rocketstore.storage.results import PutMessageStatus
 from rocketstore.units import ByteRange
 from support.descriptors import open_descriptors
 from support.failing_calls import CALLS, NO_MEMORY, FailingCalls, Fault
+from support.fault_settings import WALKS_ALL
 from support.fault_workload import LOG_FILE_BYTES, Label, check_store, small_files, step_of
 from support.inside import parts_of
 from support.patience import PATIENCE_S
@@ -57,7 +58,6 @@ CODES = (
     errno.ENFILE, errno.EDQUOT,
 )  # fmt: skip
 HOUR_MS = 3_600_000
-WALKS_ALL = os.environ.get("ROCKETSTORE_FAULT_WALK") == "all"
 CALLS_OF_EACH_KIND = 5
 """How many calls of a kind fail in a day's run, spread over the life of the store."""
 

@@ -30,6 +30,7 @@ from rocketstore.storage.files import mapped_file
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import writer_pid
 from rocketstore.storage.results import PutMessageStatus, PutResult
+from support.fault_settings import stride
 from support.inside import parts_of
 from support.interrupts import InterruptAt
 from support.patience import PATIENCE_S
@@ -296,7 +297,7 @@ def test_an_interrupted_retention_deletes_files_as_a_whole(tmp_path):
         run = Run(store)
         settle_in(run)
         retention = parts_of(store).retention
-        for lines in itertools.count(1, 2):
+        for lines in itertools.count(1, stride(5)):
             for _ in range(12):  # four files
                 run.put_large()
             store.wait_dispatched()
@@ -325,7 +326,7 @@ def test_an_interrupted_close_ends_what_it_began(times, tmp_path):
     """A second interrupt comes ten lines after the first."""
     config = small_config()
     interrupt = InterruptAt()
-    for lines in itertools.count(1, 7 * times):
+    for lines in itertools.count(1, stride(17) * times):
         root = tmp_path / str(lines)
         store = MessageStore.open(root, config, disk=QuickDisk(), threads=False)
         run = Run(store)
@@ -387,7 +388,7 @@ def test_an_interrupted_close_lets_no_thread_outlive_the_lock(tmp_path):
     config = small_config(FlushDiskType.SYNC_FLUSH)
     interrupt = InterruptAt()
     alive = set(threading.enumerate())
-    for lines in itertools.count(1, 17):
+    for lines in itertools.count(1, stride(29)):
         root = tmp_path / str(lines)
         store = MessageStore.open(root, config, disk=QuickDisk())
         run = Run(store)

@@ -12,7 +12,6 @@ import errno
 import gc
 import itertools
 import logging
-import os
 import shutil
 import threading
 from collections.abc import Iterable, Iterator
@@ -25,6 +24,7 @@ from rocketstore import FlushFailedError, MessageStore, RocketStoreError, StoreF
 from rocketstore.events import ROOT
 from support.descriptors import listening, open_sockets
 from support.failing_calls import BESIDE, CALLS, NO_MEMORY, SOCKET_CALLS, FailingCalls, Fault
+from support.fault_settings import WALKS_ALL
 from support.forked import HeldChild
 from support.interrupts import InterruptAt
 from support.networked_work import NETWORKED
@@ -33,7 +33,6 @@ from support.public_calls import SERVICES, USES
 from support.service_work import WORKS, Work
 
 ALL = WORKS | NETWORKED
-WALKS_ALL = os.environ.get("ROCKETSTORE_FAULT_WALK") == "all"
 CODES = (errno.EMFILE, errno.EIO, errno.ENOSPC, errno.ENOMEM, NO_MEMORY)
 WITH_LOOPS = ("metrics", "broker")
 CALLS_OF_EACH_KIND = 3

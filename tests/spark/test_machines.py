@@ -8,7 +8,6 @@ with every trouble.
 
 import itertools
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from pyarrow import parquet
 from rocketstore.pipeline.jobs.report.report_job import Report
 from support.archiving import archived, log_bytes, rows
 from support.audit_runs import audited, proved
+from support.fault_settings import WALKS_ALL
 from support.golden_stores import golden_store
 from support.machines import require_machines
 from support.pipeline_tables import read_table
@@ -162,7 +162,7 @@ CHECKS: dict[str, Callable[[Case], None]] = {
 }
 DAILY = [("read", "none"), ("stream", "none"), ("sink", "none"), ("audit", "cut_off")]
 ALL = [*itertools.product(CHECKS, ("cut_off", "stopped", "slow")), ("unshared", "none")]
-CASES = ALL if os.environ.get("ROCKETSTORE_FAULT_WALK") == "all" else DAILY
+CASES = ALL if WALKS_ALL else DAILY
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,24 @@ variable                                  default                     with kerne
 ``ROCKETSTORE_ODD_REQUESTS``              3000                        3000
 ``ROCKETSTORE_ODD_ROUNDS``                120                         120
 ``ROCKETSTORE_FAULT_SEED``                0                           0
+``ROCKETSTORE_FAULT_WALK``                some                        some
 ========================================  ==========================  ========================
 
+``ROCKETSTORE_FAULT_WALK=all`` takes every step of each walk: of calls, lines, kills, rounds.
 ``ROCKETSTORE_FAULT_SEED`` is added to every seed, so that a long search never repeats itself.
 """
 
 import os
+from typing import Final
 
 from rocketstore.scan import kernels
+
+WALKS_ALL: Final = os.environ.get("ROCKETSTORE_FAULT_WALK") == "all"
+
+
+def stride(steps: int) -> int:
+    """Return how many steps a walk takes at once; one where all are asked for."""
+    return 1 if WALKS_ALL else steps
 
 
 def kill_count() -> int:

@@ -5,7 +5,6 @@ Each run has 200 rounds, of one seed; ``ROCKETSTORE_FAULT_WALK=all`` has twenty 
 
 import asyncio
 import itertools
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +15,13 @@ import pytest
 from rocketstore.broker.loop import Loop
 from rocketstore.broker.queue_locks import LOCK_LIFE_MS
 from support.broker_desk import Desk
+from support.fault_settings import WALKS_ALL
 from support.model_clients import TOPIC, Journal, ModelConsumer, ModelProducer
 from support.patience import PATIENCE_S
 from support.wire import opened
 
 ROUNDS: Final = 200
-SEEDS: Final = 20 if os.environ.get("ROCKETSTORE_FAULT_WALK") == "all" else 1
+SEEDS: Final = 20 if WALKS_ALL else 1
 QUEUES: Final = 6
 MOST_MEMBERS: Final = 4
 RENEWALS: Final = 4

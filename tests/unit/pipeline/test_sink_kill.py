@@ -15,6 +15,7 @@ from rocketstore.pipeline.sink.sink_writer import new_job, staging_root
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.store import BaseStore
 from support.clock import Clock
+from support.fault_settings import stride
 from support.hooked_disk import HookedDisk, ends_after
 from support.memory import memory_directory
 from support.shadow_disk import ShadowDisk
@@ -95,7 +96,7 @@ def test_a_repeated_batch_is_there_once_wherever_its_first_commit_was_killed(kil
         assert stored_numbers(target) == EXPECTED, f"killed at point {point}, then {outcome}"
         check_whole(target)
         shutil.rmtree(target)
-        point += 1
+        point += stride(2)
     assert point > 60
     # The kills left no intent, one of nothing, of parts, and of the whole batch.
     assert {None, 0, 100} < found
