@@ -1,6 +1,7 @@
 """What one process has: a limit of files and sockets, and objects that no other can copy."""
 
 import contextlib
+import os
 import resource
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,9 @@ _log: Final = get_logger(__name__)
 
 _MANY_DESCRIPTORS: Final = 1 << 20
 """Stands for no limit."""
+
+_OF_A_LOOP: Final = 12
+"""Descriptors that uvloop takes as it starts, and two or three to spare."""
 
 
 def most_descriptors() -> int:
@@ -54,6 +58,13 @@ def leaves_descriptors(count: int) -> bool:
     """Whether `count` are no more than half of what this process may have, raised if need be."""
     is_short = count > most_descriptors() // 2
     return not is_short or count <= raise_descriptors(4 * count) // 2
+
+
+def needs_descriptors(count: int = _OF_A_LOOP) -> None:
+    """Raise an `OSError` where this process may not open so many files more at this moment."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(Path(os.devnull).open("rb", buffering=0))
 
 
 class OfOneProcess:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from rocketstore import MessageStore, StoreConfig
-from rocketstore.config.sources import listening_host, store_host
+from rocketstore.addresses import listening_host
+from rocketstore.config.sources import store_host
 from rocketstore.metrics.http_server import MetricsServer
 
 NAME = "six.example"

@@ -13,6 +13,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from rocketstore.addresses import listening_host
 from rocketstore.arguments import checked
 from rocketstore.broker.admin import CreateTopicHeader
 from rocketstore.broker.codes import BrokerRequest
@@ -20,7 +21,6 @@ from rocketstore.broker.loop import Loop
 from rocketstore.broker.registration import Registration
 from rocketstore.broker.table import BrokerTable
 from rocketstore.broker.topics import READ_WRITE, Topics, first_topics
-from rocketstore.config.sources import listening_host
 from rocketstore.errors import RemotingError
 from rocketstore.events import get_logger
 from rocketstore.format.host import address_text

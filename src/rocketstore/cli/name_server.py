@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.types import UInt16
@@ -22,7 +22,22 @@ from rocketstore.remoting.server import new_event_loop
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
 
-HostOption = Annotated[str, Parameter(help="Where it listens; 0.0.0.0 is every address.")]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cyclopts import Token
+
+
+def _named(_kind: Any, tokens: Sequence[Token]) -> str:
+    """Refuse what a shell's variable without a value gives: it would be every address."""
+    if not tokens[0].value:
+        raise ValueError("the host is empty; 0.0.0.0 is every address.")
+    return tokens[0].value
+
+
+HostOption = Annotated[
+    str, Parameter(help="Where it listens; 0.0.0.0 is every address.", converter=_named)
+]
 PortOption = Annotated[UInt16, Parameter(help="0 takes any free one.")]
 
 

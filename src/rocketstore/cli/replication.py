@@ -13,6 +13,7 @@ from rocketstore.cli.serve import stop_on_signal, with_retention
 from rocketstore.cli.wording import complain
 from rocketstore.config import BrokerRole, StoreConfig
 from rocketstore.errors import ConfigError, RocketStoreError
+from rocketstore.format.host import address_text
 from rocketstore.message_store import MessageStore
 from rocketstore.replication.master import MasterService
 from rocketstore.replication.protocol import NEEDS_NEW_LOG, PeerError, Trouble
@@ -50,8 +51,7 @@ def master(store: MadeStoreArgument, /, *, settings: StoreSettings = DEFAULTS) -
         config = msgspec.structs.replace(config, broker_role=BrokerRole.ASYNC_MASTER)
     with stop_on_signal() as stop, MessageStore.open(store, config) as opened:
         assert isinstance(opened.replication, MasterService)
-        host, port = opened.replication.address
-        print(f"slaves follow {store} at {host}:{port}", flush=True)
+        print(f"slaves follow {store} at {address_text(*opened.replication.address)}", flush=True)
         stop.wait()
 
 

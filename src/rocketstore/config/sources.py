@@ -14,7 +14,6 @@ import codecs
 import contextlib
 import difflib
 import enum
-import errno
 import os
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -259,23 +258,13 @@ def _with_store_host(properties: Mapping[str, str]) -> dict[str, str]:
     return ({"storeHost": store_host(address, port)} if address else {}) | dict(properties)
 
 
-def resolved(host: str) -> tuple[int, str]:
-    """Return family and number of an address, or of a name: IPv4 where it has both, as in Java.
-
-    An `OSError` where nobody knows it.
-    """
-    import socket  # noqa: PLC0415 - few need it
-
-    found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
-    family, *_, address = min(found, key=lambda one: one[0])
-    return family, str(address[0])
-
-
 def store_host(address: str, port: object) -> str:
     """Return what records say of a broker at ``brokerIP1`` and ``listenPort``.
 
     A name is looked up, as Java does; `ConfigError` where nobody knows it.
     """
+    from rocketstore.addresses import resolved  # noqa: PLC0415 - few need it
+
     try:
         return address_text(address if ":" in address else resolved(address)[1], port)
     except (OSError, UnicodeError) as error:
@@ -285,25 +274,6 @@ def store_host(address: str, port: object) -> str:
             value=address,
             hint="give an address of this machine, or a name that it knows",
         ) from error
-
-
-def listening_host(address: str) -> str:
-    """Return where a broker at ``brokerIP1`` listens: there, or everywhere (``""``).
-
-    Everywhere where that is an address of another machine, as in a container, whose host forwards
-    what comes: 4.9 always listens everywhere (NettyRemotingServer.start).
-    """
-    import socket  # noqa: PLC0415 - few need it
-
-    family, number = resolved(address)
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((number, 0))
-    except OSError as error:
-        if error.errno != errno.EADDRNOTAVAIL:
-            raise
-        return ""
-    return address
 
 
 def parse_value(text: str, spec: FieldSpec) -> object:

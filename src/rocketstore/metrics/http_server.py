@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, cast
 from wsgiref.simple_server import WSGIRequestHandler
 
-from rocketstore.config.sources import resolved
+from rocketstore.addresses import listener, resolved
 from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
@@ -47,8 +46,7 @@ class MetricsServer:
         self._is_over, self._over = False, asyncio.Event()
         self._said = ""
         self._loop: asyncio.AbstractEventLoop | None = None
-        family, number = resolved(address[0])
-        self.listener = socket.create_server((number, address[1]), family=family, backlog=_BACKLOG)
+        self.listener = listener(*resolved(address[0]), address[1], _BACKLOG)
 
     def serve(self) -> None:
         """Answer requests; after an error it can be called again, and has another loop then."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Self
 
+from rocketstore.addresses import looked_up
 from rocketstore.errors import RemotingError
 from rocketstore.remoting.channel import Channel, Turns
 from rocketstore.remoting.connection import CloseReason
@@ -66,17 +67,24 @@ class RemotingClient:
 
     async def _connect(self, address: str) -> Channel:
         host, _, port = address.rpartition(":")
+        error: Exception = OSError("no address")
         try:
             async with asyncio.timeout(CONNECT_MS / 1000):
-                _, channel = await asyncio.get_running_loop().create_connection(
-                    lambda: Channel(self._turns), host.strip("[]"), int(port)
-                )
-        except (OSError, ValueError, OverflowError) as error:
-            raise RemotingError(
-                f"cannot connect to {address}: {error or 'no answer in time'}",
-                hint="see that a server listens there; an address is host:port",
-            ) from error
-        return channel
+                for _family, number in await asyncio.wrap_future(looked_up(host)):
+                    try:
+                        _, channel = await asyncio.get_running_loop().create_connection(
+                            lambda: Channel(self._turns), number, int(port)
+                        )
+                    except OSError as refusal:
+                        error = refusal
+                    else:
+                        return channel
+        except (OSError, ValueError, OverflowError) as failure:
+            error = failure
+        raise RemotingError(
+            f"cannot connect to {address}: {str(error) or 'no answer in time'}",
+            hint="see that a server listens there; an address is host:port",
+        ) from error
 
     def forget(self) -> None:
         """Let go of all connections in a forked child, which asks nothing."""

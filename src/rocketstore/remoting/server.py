@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Self
 
-from rocketstore.errors import RemotingError
+from rocketstore.addresses import cannot_listen, listeners
+from rocketstore.process import needs_descriptors
 from rocketstore.remoting.channel import Channel, let_go
 
 if TYPE_CHECKING:
@@ -39,20 +40,14 @@ class RemotingServer:
         """Listen at an address; a `RemotingError`, where that cannot be, names the port's key."""
         loop = asyncio.get_running_loop()
         try:
-            listener = await loop.create_server(
-                lambda: Channel(self._turns), host, port, backlog=BACKLOG, reuse_address=True
-            )
-            if not listener.sockets:  # asyncio takes a refusal for an address of another kind
-                raise OSError("the system gave no socket")  # noqa: TRY301 - said like the others
-            self._listeners.append(listener)
-            if len(self._listeners) == 1:
-                self.address = listener.sockets[0].getsockname()[:2]
-        except (OSError, OverflowError) as error:
-            reason = str(error).rpartition(": ")[2]  # before it, asyncio names the address again
-            raise RemotingError(
-                f"cannot listen at {host}:{port}: {reason}",
-                hint=f"set {port_key} to another port, or to 0 for any free one",
-            ) from error
+            for one in listeners(host, port, BACKLOG):
+                made = await loop.create_server(
+                    lambda: Channel(self._turns), sock=one, backlog=BACKLOG
+                )
+                self._listeners.append(made)
+        except (OSError, OverflowError, UnicodeError) as error:
+            raise cannot_listen(host, port, port_key, error) from error
+        self.address = self._listeners[0].sockets[0].getsockname()[:2]
 
     def forget(self) -> None:
         """Free the port and let go of all connections in a forked child, which answers nothing."""
@@ -83,5 +78,6 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
         import uvloop  # noqa: PLC0415 - the extra "broker"
     except ImportError:
         return asyncio.new_event_loop()
+    needs_descriptors()  # without them uvloop ends the whole process
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop

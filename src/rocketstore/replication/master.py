@@ -13,9 +13,10 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.config.sources import resolved
+from rocketstore.addresses import listener, resolved
 from rocketstore.errors import RocketStoreError, SystemRefusedError
 from rocketstore.events import get_logger
+from rocketstore.format.host import address_text
 from rocketstore.replication.link import Link, limits_of, tls_context
 from rocketstore.replication.master_session import MasterSession
 from rocketstore.replication.protocol import PeerError, Welcome
@@ -97,13 +98,11 @@ class MasterService(Service):
         """Listen; `SystemRefusedError` where the address is taken."""
         wanted = (self._config.ha_listen_address, self._config.ha_listen_port or 0)
         try:
-            family, number = resolved(wanted[0])
-            place = number, wanted[1]
-            self._listener = socket.create_server(place, family=family, backlog=_BACKLOG)
+            self._listener = listener(*resolved(wanted[0]), wanted[1], _BACKLOG)
             self.address = self._listener.getsockname()[:2]
         except OSError as error:
             raise SystemRefusedError(
-                f"cannot listen for slaves at {wanted[0]}:{wanted[1]}: {error.strerror or error}",
+                f"cannot listen for slaves at {address_text(*wanted)}: {error.strerror or error}",
                 code=error.errno,
                 hint="set haListenAddress and haListenPort; 0 takes any free port",
             ) from error

@@ -13,6 +13,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.addresses import looked_up
 from rocketstore.config.grammars import parse_address
 from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
@@ -34,6 +35,7 @@ from rocketstore.units import monotonic_ms
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     from rocketstore.config.service_options import ReplicationOptions
     from rocketstore.storage.store import BaseStore
@@ -72,6 +74,8 @@ class SlaveService(Service):
         self.log = store.replicated_log
         self._identity = int.from_bytes(os.urandom(8), "big") >> 1
         self._link: Link | None = None
+        self._looking: Future[list[tuple[int, str]]] | None = None
+        self._tries = -1
         self._session: SlaveSession | None = None
         self.trouble: Exception | None = None
         self._troubles = Seldom()
@@ -92,6 +96,8 @@ class SlaveService(Service):
             self._link.close()
 
     def _wake(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
         if self._link is not None:
             self._link.stop()
 
@@ -126,14 +132,18 @@ class SlaveService(Service):
     def _follow_once(self) -> None:
         """Connect, and follow until the connection ends."""
         self.log.wait_flushed()  # left by an earlier connection
-        found = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as connection:
+        self._looking = looked_up(self._address[0])
+        if self._thread.stopping.is_set():  # it was set before there was anything to cancel
+            return
+        found = self._looking.result()
+        self._tries += 1
+        family, number = found[self._tries % len(found)]
+        with socket.socket(family, socket.SOCK_STREAM) as connection:
             link = self._link = Link(connection, clock=monotonic_ms, name=self._name)
             try:
                 if self._thread.stopping.is_set():  # it was set before there was a link to stop
                     return
-                link.connect((str(address[0]), int(address[1])), CONNECT_TIMEOUT_MS)
+                link.connect((number, self._address[1]), CONNECT_TIMEOUT_MS)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._tls is not None:
                     link.shake_hands(self._tls, self._limits.silence_ms, is_master=False)
@@ -174,12 +184,13 @@ def ask_master(config: ReplicationOptions) -> Welcome:
     try:
         return _asked(master_address(config), tls_context(config, is_master=False))
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = error.strerror or str(error) or "no answer in time"
         raise OSError(error.errno, reason, config.ha_master_address) from error
 
 
 def _asked(address: tuple[str, int], tls: ssl.SSLContext | None) -> Welcome:
     with contextlib.ExitStack() as stack:
+        looked_up(address[0]).result(CONNECT_TIMEOUT_MS / 1000)  # which a signal interrupts
         connection = stack.enter_context(
             socket.create_connection(address, CONNECT_TIMEOUT_MS / 1000)
         )

@@ -108,7 +108,7 @@ def test_port_that_is_in_use_fails_the_opening_and_the_store_is_closed(tmp_path,
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ports = {"listen_port": 0, "namesrv_port": 0, field: taken.getsockname()[1]}
         make = BrokerService.with_settings(BrokerSettings(broker_name="b", **ports))
-        with pytest.raises(RemotingError, match=f"address already in use; set {key} to another"):
+        with pytest.raises(RemotingError, match=f"Address already in use; set {key} to another"):
             MessageStore.open(tmp_path, StoreConfig.small(), services=[make])
     with MessageStore.open(tmp_path, StoreConfig.small(), services=[make]) as store:
         assert store.put(Message(topic="orders")).is_stored

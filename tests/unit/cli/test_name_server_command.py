@@ -54,7 +54,7 @@ def test_a_port_that_is_taken_is_an_error():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         code, said = run("--port", str(taken.getsockname()[1]))
     assert code == 3
-    assert "address already in use; set port to another port" in said
+    assert "Address already in use; set port to another port" in said
     assert "Traceback" not in said
 
 

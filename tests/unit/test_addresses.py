@@ -1,0 +1,143 @@
+"""Where servers listen, and how names are looked up, whatever the machine has and answers."""
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from rocketstore import MessageStore, StoreConfig
+from rocketstore.addresses import listeners, listening_host, looked_up, resolved
+from rocketstore.broker.service import BrokerService
+from rocketstore.broker.settings import BrokerSettings
+from rocketstore.config import BrokerRole
+from rocketstore.errors import RemotingError
+from rocketstore.replication.slave import ask_master
+from support.patience import PATIENCE_S, wait_until
+from support.python_process import printed
+
+SILENT = "silent.example"
+"""A name for which no server of names has an answer, for long."""
+
+
+@pytest.fixture
+def silence(monkeypatch):
+    over, asked_for = threading.Event(), []
+    asked = socket.getaddrinfo
+
+    def answer(host, *rest, **more):
+        if host == SILENT and not more.get("flags"):
+            assert threading.current_thread().name == "rocketstore-lookup"
+            asked_for.append(host)
+            over.wait(PATIENCE_S)
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return asked(host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    yield
+    wait_until(lambda: asked_for, "it was asked for")
+    over.set()
+    for one in threading.enumerate():
+        if one.name == "rocketstore-lookup":
+            one.join(PATIENCE_S)
+
+
+@pytest.mark.usefixtures("silence")
+@pytest.mark.parametrize("role", [BrokerRole.ASYNC_MASTER, BrokerRole.SLAVE])
+def test_no_end_waits_for_a_name_that_nobody_answers(tmp_path, role):
+    """A broker whose name server has it, a slave whose master has it."""
+    settings = BrokerSettings(listen_port=0, namesrv_addr=f"{SILENT}:9876")
+    services = [BrokerService.with_settings(settings)] if role is BrokerRole.ASYNC_MASTER else []
+    config = StoreConfig.small(broker_role=role, ha_master_address=f"{SILENT}:10912")
+    with MessageStore.open(tmp_path, config, services=services):
+        pass
+
+
+@pytest.mark.usefixtures("silence")
+def test_who_asks_a_master_whose_name_nobody_answers_says_so(
+    monkeypatch,
+):
+    monkeypatch.setattr("rocketstore.replication.slave.CONNECT_TIMEOUT_MS", 10)
+    with pytest.raises(OSError, match="no answer in time"):
+        ask_master(StoreConfig.small(ha_master_address=f"{SILENT}:10912"))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "::1"])
+def test_a_number_is_known_at_once(host):
+    assert looked_up(host).done()
+    assert looked_up(host).result() == [resolved(host)]
+
+
+def test_a_server_of_clients_uses_no_threads_that_are_not_python_s():
+    """Those of libuv, which look names up, end the process where the system grants none."""
+    program = """
+import os, threading
+from rocketstore.broker.testing import Broker
+with Broker(namesrv_addr="localhost:1"):
+    print(len(os.listdir("/proc/self/task")) - threading.active_count())
+"""
+    assert printed(program) == "0\n"
+
+
+@pytest.mark.parametrize("count", range(5, 16))
+def test_a_name_server_that_has_too_few_descriptors_says_so(count):
+    command = ["prlimit", f"--nofile={count}", sys.executable, "-m", "rocketstore"]
+    with subprocess.Popen(
+        [*command, "serve", "namesrv", "--port", "0"], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as server:  # fmt: skip
+        assert server.stderr is not None
+        said = server.stderr.readline()
+        if said == "ready\n":
+            server.terminate()
+        rest = server.communicate(timeout=PATIENCE_S)[1]
+    assert "Traceback" not in said + rest
+    if server.returncode:
+        assert (server.returncode, "(ulimit -n)" in said) == (3, True)
+    else:
+        assert said == "ready\n"
+
+
+class Machine:
+    """A machine that lacks some addresses."""
+
+    def __init__(self, monkeypatch, *lacking):
+        bind = socket.socket.bind
+
+        def refused(one, address):
+            if address[0] in lacking:
+                raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+            bind(one, address)
+
+        monkeypatch.setattr("socket.socket.bind", refused)
+
+
+def test_everywhere_is_one_port_of_each_kind_of_address_that_there_is(
+    monkeypatch,
+):
+    both = listeners("", 0, 1)
+    assert {one.family for one in both} == {socket.AF_INET, socket.AF_INET6}
+    assert len({one.getsockname()[1] for one in both}) == 1
+    Machine(monkeypatch, "::")
+    [left] = listeners("", 0, 1)
+    assert left.family == socket.AF_INET
+    for one in (*both, left):
+        one.close()
+
+
+@pytest.mark.parametrize("own", ["127.0.0.1", "::1"])
+def test_a_loopback_that_is_not_there_is_refused_and_never_stands_for_every_address(
+    monkeypatch, tmp_path, own
+):
+    Machine(monkeypatch, own)
+    assert listening_host(own) == own
+    settings = BrokerSettings(broker_ip1=own, listen_port=0, namesrv_port=0)
+    services = [BrokerService.with_settings(settings)]
+    with (
+        pytest.raises(RemotingError, match=r"cannot listen at .*give an address of this machine"),
+        MessageStore.open(tmp_path, StoreConfig.small(), services=services),
+    ):
+        pass
