@@ -20,11 +20,11 @@ from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.held_pulls import PullHeader
 from rocketstore.broker.pulling import SUBSCRIBES, WAITS
 from rocketstore.broker.send_headers import SendHeaderV2
+from rocketstore.process import new_event_loop
 from rocketstore.remoting.channel import Channel, Turns
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.limits import DEFAULT_LIMITS
 from rocketstore.remoting.requests import RequestTable, request
-from rocketstore.remoting.server import new_event_loop
 
 if TYPE_CHECKING:
     from rocketstore.remoting.command import Command

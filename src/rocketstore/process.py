@@ -1,13 +1,18 @@
 """What one process has: a limit of files and sockets, and objects that no other can copy."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import resource
 from functools import cache
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from rocketstore.events import get_logger
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 _log: Final = get_logger(__name__)
 
@@ -60,11 +65,22 @@ def leaves_descriptors(count: int) -> bool:
     return not is_short or count <= raise_descriptors(4 * count) // 2
 
 
-def needs_descriptors(count: int = _OF_A_LOOP) -> None:
-    """Raise an `OSError` where this process may not open so many files more at this moment."""
+def new_event_loop() -> AbstractEventLoop:
+    """Return the loop of a server: uvloop's where it is installed, or Python's.
+
+    An `OSError` where the process may not open the files that it needs: uvloop would end it.
+    """
+    try:
+        import uvloop  # noqa: PLC0415 - the extra "broker"
+    except ImportError:
+        import asyncio  # noqa: PLC0415 - few need it
+
+        return asyncio.new_event_loop()
     with contextlib.ExitStack() as stack:
-        for _ in range(count):
+        for _ in range(_OF_A_LOOP):
             stack.enter_context(Path(os.devnull).open("rb", buffering=0))
+    loop: AbstractEventLoop = uvloop.new_event_loop()
+    return loop
 
 
 class OfOneProcess:

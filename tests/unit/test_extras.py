@@ -8,10 +8,9 @@ import tomllib
 
 import pytest
 
-from rocketstore import MessageStore, StoreConfig
+from rocketstore import MessageStore, StoreConfig, process
 from rocketstore.cli.demo import demo
 from rocketstore.errors import UnsupportedEnvironmentError
-from rocketstore.remoting import server
 from support.patience import PATIENCE_S
 from support.python_process import run_python
 from support.repository import ROOT
@@ -122,7 +121,7 @@ def test_metrics_without_their_package_say_what_to_install(monkeypatch, tmp_path
 
 def test_what_only_makes_things_faster_is_not_missed(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvloop", None)
-    loop = server.new_event_loop()
+    loop = process.new_event_loop()
     loop.close()
     assert "uvloop" not in type(loop).__module__
     code = "import sys; sys.modules['isal'] = None; from rocketstore.format import record"

@@ -26,11 +26,12 @@ from rocketstore.events import get_logger
 from rocketstore.format.host import address_text
 from rocketstore.format.refusals import check_topic
 from rocketstore.nameserver.service import serving
+from rocketstore.process import new_event_loop
 from rocketstore.remoting.channel import Turns
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.fields import Header
 from rocketstore.remoting.requests import reply_header, request
-from rocketstore.remoting.server import RemotingServer, new_event_loop
+from rocketstore.remoting.server import RemotingServer
 from rocketstore.storage.attached import Service
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.threads import ServiceThread

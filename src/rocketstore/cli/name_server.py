@@ -17,8 +17,7 @@ from rocketstore.format.metadata_json import decode_body
 from rocketstore.nameserver.bodies import SavedValues
 from rocketstore.nameserver.key_values import KeyValues
 from rocketstore.nameserver.service import PORT, serving
-from rocketstore.process import raise_descriptors
-from rocketstore.remoting.server import new_event_loop
+from rocketstore.process import new_event_loop, raise_descriptors
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.whole_file import read_with_backup, write_atomically
 

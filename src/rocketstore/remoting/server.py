@@ -10,7 +10,6 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Self
 
 from rocketstore.addresses import cannot_listen, listeners
-from rocketstore.process import needs_descriptors
 from rocketstore.remoting.channel import Channel, let_go
 
 if TYPE_CHECKING:
@@ -70,14 +69,3 @@ class RemotingServer:
 
     async def __aexit__(self, *_exception: object) -> None:
         await self.close()
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return the loop of a server process: uvloop's where it is installed, or Python's."""
-    try:
-        import uvloop  # noqa: PLC0415 - the extra "broker"
-    except ImportError:
-        return asyncio.new_event_loop()
-    needs_descriptors()  # without them uvloop ends the whole process
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop

@@ -13,6 +13,7 @@ from rocketstore.errors import RemotingError
 from rocketstore.format.host import address_text
 from rocketstore.nameserver.requests import NameServer
 from rocketstore.nameserver.service import serving
+from rocketstore.process import new_event_loop
 from rocketstore.remoting.channel import Turns
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.codes import RequestCode
@@ -22,7 +23,6 @@ from rocketstore.remoting.fields import Header
 from rocketstore.remoting.frame import FrameFault, FrameReader
 from rocketstore.remoting.limits import Limits
 from rocketstore.remoting.requests import LATER, RequestTable, Row
-from rocketstore.remoting.server import new_event_loop
 from rocketstore.units import AwakeClock, awake_ms
 from support.patience import PATIENCE_S
 from support.said import capture_logs
