@@ -64,6 +64,20 @@ def test_an_open_store_stays_where_it_is(elsewhere, monkeypatch, logs):
     assert not repair_store("store", config(logs)).is_changed
 
 
+def test_so_do_the_directories_that_it_only_reads(elsewhere, monkeypatch):
+    with MessageStore.open("store", config("logs/one")) as store:
+        put(store, range(300))
+    divided = msgspec.structs.replace(
+        config("logs/one,logs/two"), read_only_commit_log_store_paths="logs/one"
+    )
+    for is_read_only in (False, True):
+        with MessageStore.open("store", divided, read_only=is_read_only) as store:
+            monkeypatch.chdir(elsewhere)
+            found = [bool(store.find("t", f"k{number}")) for number in range(300)]
+            assert all(found)
+        monkeypatch.chdir(elsewhere.parent / "here")
+
+
 def test_so_does_one_of_asyncio(elsewhere, monkeypatch):
     async def fill() -> None:
         async with open_async("store", config(None)) as store:

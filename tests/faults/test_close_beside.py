@@ -70,6 +70,23 @@ def copied(root: Path) -> MessageStore:
     return opened(root / "store")
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda part: part.min_offset, lambda part: part("t"), lambda part: part["t", 0, None],
+        lambda part: "t" in part, list, len,
+    ],
+    ids=["attribute", "call", "item", "membership", "items", "length"],
+)  # fmt: skip
+def test_a_part_of_a_store_that_was_closed_says_so_however_it_is_used(use, tmp_path):
+    """A call that took the part just before the close comes to this at its next line."""
+    with opened(tmp_path) as store:
+        pass
+    for part in (store._log, store._queues, store._pages, store._kinds):
+        with pytest.raises(StoreClosedError, match="was closed"):
+            use(part)
+
+
 @pytest.mark.parametrize("name", READS)
 def test_a_read_beside_close_answers_the_truth_or_that_it_was_closed(name, tmp_path):
     begin(tmp_path / "begun")

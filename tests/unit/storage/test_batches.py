@@ -277,7 +277,11 @@ def test_room_is_judged_when_the_lock_is_held(store, monkeypatch, count):
     put_first(5000)  # there was no room before, and now the next file is there
     placed = log.append(counter, records).physical_offset
     assert 2 * LOG_FILE_BYTES + 5000 < placed < 3 * LOG_FILE_BYTES
-    assert [m.queue_offset for m in read(store, 32)] == list(range(4 + 2 * count))
+
+    store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES - log.end.position - 700)))
+    put_first(LOG_FILE_BYTES - 1000)  # nor is there room in the file that is there now
+    assert log.append(counter, records).physical_offset == 4 * LOG_FILE_BYTES
+    assert [m.queue_offset for m in read(store, 32)] == list(range(6 + 3 * count))
 
 
 def test_a_batch_of_more_than_half_a_second_is_logged(store, monkeypatch):

@@ -54,11 +54,13 @@ def test_files_are_cleaned_after_a_minute_and_then_every_ten_seconds_or_as_is_se
 
 
 def test_the_disk_is_looked_at_after_a_second_and_then_every_ten(tmp_path, monkeypatch):
-    checks = []
+    checks, deletions = [], []
     monkeypatch.setattr(Retention, "check_disk", lambda _: checks.append(None))
+    monkeypatch.setattr(Retention, "run_once", lambda _: deletions.append(None))
     with open_small(tmp_path / "store", retention=True) as store:
         assert waits_of(store, "rocketstore-disk-check") == [1.0, 10.0, 10.0, 10.0]
     assert len(checks) == TURNS
+    assert not deletions, "a slow deletion would delay the next look"
 
 
 @pytest.mark.parametrize(("setting_ms", "seconds"), [(None, 1.0), (250, 0.25)])

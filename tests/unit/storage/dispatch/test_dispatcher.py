@@ -413,10 +413,16 @@ def test_a_missing_log_file_is_stepped_over_and_not_waited_for(parts):
 def test_a_wrong_checksum_is_damage_only_when_asked(parts):
     parts.append()
     parts.append(crc=1)
-    parts.dispatcher.dispatch_range(0, parts.end, check_crc=True)
-    assert len(parts.entries()) == 1
-    parts.dispatcher.dispatch_range(0, parts.end)
+    parts.run()
     assert len(parts.entries()) == 2
+    parts.append(crc=1)
+    parts.dispatcher.dispatch_range(0, parts.end, check_crc=True)
+    assert len(parts.entries()) == 2
+    [late] = parts.append(crc=1)
+    parts.run()
+    assert parts.entries()[2:] == [tuple(FILLER), (late, parts.end - late, 0)]
+    parts.dispatcher.dispatch_range(0, parts.end)
+    assert tuple(FILLER) not in parts.entries()
 
 
 # --- trouble, listeners, waiting ------------------------------------------------------------------

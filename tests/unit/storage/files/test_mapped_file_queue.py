@@ -113,6 +113,7 @@ def test_the_same_offset_in_two_directories_is_named(tmp_path, disk):
     assert problem.problem is FileProblem.DUPLICATE
     assert (problem.path.parent.name, problem.found) == ("b", str(files.files[0].path))
     assert [file.path.parent.name for file in files.files] == ["a"]
+    assert problem.path.read_bytes() == b"x" * SIZE
 
 
 def test_a_byte_is_found_in_the_file_that_covers_it(tmp_path, disk):
@@ -130,9 +131,13 @@ def test_a_byte_is_found_in_the_file_that_covers_it(tmp_path, disk):
 
 def test_a_new_file_comes_after_all_others(tmp_path, disk):
     files = queue(tmp_path / "q", disk)
-    files.create(SIZE)
+    made = [files.create(SIZE), files.create(2 * SIZE)]
+    assert files.files == tuple(made)
+    assert [file.path for file in made] == sorted((tmp_path / "q").iterdir())
+    assert [file.path.stat().st_size for file in made] == [SIZE, SIZE]
     with pytest.raises(ValueError, match="does not come after"):
         files.create(0)
+    assert files.files == tuple(made)
 
 
 def test_truncating_sets_the_end_and_deletes_what_begins_after_it(tmp_path, disk):

@@ -237,8 +237,12 @@ def test_names_rise_whatever_the_clock_says(tmp_path):
     names = [file.name for file in index.files]
     assert names == sorted(set(names))
     assert len(names) == 4
-    again, _ = open_index(tmp_path)
+    clock.now_ms -= 60_000
+    again, _ = open_index(tmp_path, clock=clock)
     assert [file.name for file in again.files] == names
+    for _ in range(2):  # the first call takes the newest file there is
+        again.roll()
+    assert again.files[-1].name > names[-1]
 
 
 def test_a_file_that_cannot_be_made_leaves_nothing_behind(tmp_path):

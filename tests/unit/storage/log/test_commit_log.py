@@ -98,7 +98,8 @@ def test_the_last_store_time_of_a_former_run_counts_too(tmp_path):
 def test_prepared_and_rollback_records_take_no_place_in_the_queue(tmp_path, kind):
     parts = LogParts(tmp_path)
     append(parts)
-    assert append(parts, sys_flag=kind)[2] == 0
+    placed, _, queue_offset, _ = append(parts, sys_flag=kind)
+    assert queue_offset == int.from_bytes(parts.written()[placed + 20 :][:8], "big") == 0
     assert append(parts, sys_flag=TRANSACTION_COMMIT)[2] == 1
     assert append(parts)[2] == 2
 

@@ -280,6 +280,8 @@ def test_the_flushed_offset_stops_before_the_file_that_fails(tmp_path):
 
 def test_the_checkpoint_learns_the_time_of_the_last_message_on_the_disk(tmp_path):
     parts = LogParts(tmp_path, log_file_bytes=65_536)
+    parts.flusher.flush()  # of an empty log
+    assert parts.checkpoint.times.physic_ms == 0
     parts.writer.put(MESSAGE)
     parts.clock.now_ms += 50
     parts.writer.put(MESSAGE)
@@ -289,6 +291,9 @@ def test_the_checkpoint_learns_the_time_of_the_last_message_on_the_disk(tmp_path
     stored_ms = parts.clock.now_ms
     parts.clock.now_ms += 7000  # nothing was stored since
     parts.flusher.flush()
+    assert parts.checkpoint.times.physic_ms == stored_ms
+    parts.writer.put(MESSAGE)
+    parts.flusher.flush(least_pages=4)  # its page waits for more
     assert parts.checkpoint.times.physic_ms == stored_ms
 
 

@@ -67,6 +67,15 @@ def test_it_is_stored_as_a_prepared_message(stores, topic, queue_id, body, block
         assert one.appended_physical_offset == other.appended_physical_offset
 
 
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("fields", [{}, {"sys_flag": 8}, {"reconsume_times": 3}])
+def test_whichever_block_a_plain_one_has_it_is_stored_as_a_prepared_message(stores, block, fields):
+    """Among random fields few are all plain, as those of the compiled way are."""
+    test_it_is_stored_as_a_prepared_message.hypothesis.inner_test(
+        stores, "t", 0, b"body", block, fields | {"born_host": HOST}
+    )
+
+
 @pytest.mark.skipif(not kernels.is_compiled(), reason="interpreted, all is left to the writer")
 def test_a_plain_one_makes_no_prepared_message(stores, monkeypatch):
     monkeypatch.delattr(type(parts_of(stores[0]).log), "append")

@@ -59,7 +59,7 @@ class Subclass(Message, frozen=True, kw_only=True):
 ODD = st.sampled_from([None, 1.5, True, b"k", [], Text("orders"), 2**31, 2**63, -(2**31) - 1])
 INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 TEXTS = st.text("abcXYZ019 -_", max_size=30) | st.sampled_from(
-    ["", "a\x01b", "\x02", "é", "\ud800"]
+    ["", "a\x01b", "\x02", "é", "\ud800", "a\0", "longer than 8\0", "a\0b"]
 )
 NAMES = TEXTS | st.sampled_from(["DELAY", "WAIT", "INNER_MULTI_DISPATCH"])
 BODIES = st.binary(max_size=300) | st.integers(0, 70_000).map(lambda size: b"b" * size)
@@ -113,6 +113,7 @@ ENCODED = st.lists(
 ENCODED_ODD = ENCODED | st.binary(max_size=200) | st.sampled_from(
     [
         encode_client_batch([(0, b"", b"DELAY\x011")]),
+        encode_client_batch([(0, b"", b"K\x01v\0"), (0, b"", b"K\x01longer than 8\0")]),
         encode_client_batch([(0, b"", b"A\x01b\x02INNER_MULTI_DISPATCH\x01q")]),
         encode_client_batch([(0, b"b" * 70_000, b"")]),
         encode_client_batch([(0, b"", b"K\x01" + b"v" * 32_700)]),
@@ -129,6 +130,7 @@ CLIENT_BATCHES = st.tuples(
                 [
                     b"",
                     b"C\x01w",
+                    b"C\x01w\0",
                     b"C\x01" + b"w" * 32_700,
                     b"WAIT\x01false",
                     b"A\x01b\x02DELAY\x011",

@@ -210,6 +210,9 @@ def test_fillers_are_no_messages(table, log_min):
     log_min.value = 1401
     assert queue.min_offset == 15
     assert queue.last_message() == (4, entry(4))
+    assert queue.put(3, FILLER, overwrite=True) is PutEntry.WRITTEN  # as recovery does
+    assert queue.max_physical_offset == 1500
+    assert dict(queue.backwards(0, 15)) == {4: entry(4)}
 
 
 def test_fillers_beyond_a_chunk_are_passed_over(tmp_path, log_min):
@@ -572,9 +575,11 @@ def _anonymous_bytes():
 
 
 def test_the_table_lists_topics_and_next_offsets(table, queue):
-    table.get_or_create(QueueKey("Other", 2))
+    others = [QueueKey("Other", 2), QueueKey(KEY.topic, KEY.queue_id + 1)]
+    for key in others:
+        assert table.get_or_create(key) is table.get(key) is not queue
     assert table.topics() == ["Other", "TopicTest"]
-    assert table.next_offsets() == {KEY: 12, QueueKey("Other", 2): 0}
+    assert table.next_offsets() == {KEY: 12} | dict.fromkeys(others, 0)
     assert table.max_physical_offset == 2200
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 0
 

@@ -113,6 +113,17 @@ def test_delay_queues_exist_without_a_directory(files, open_reader):
     assert page.status is GetMessageStatus.NO_MESSAGE_IN_QUEUE
 
 
+def test_k_c1_a_queue_that_java_shifted_is_read_as_it_is(files, open_reader):
+    files.put(body=b"first")
+    files.put(body=b"without an entry", dispatch=False)
+    late = files.put(body=b"late", dispatch=False)
+    files.write_entry(QUEUE, 1, late, files.end - late)
+    reader = open_reader()
+    assert bodies(reader, 0) == [b"first", b"late"]
+    assert [one.queue_offset for one in reader.get(*QUEUE, 0).messages] == [0, 2]
+    assert reader.max_offset(*QUEUE) == 2
+
+
 def test_k_c9_a_missing_queue_file_leads_to_the_next_one_within_the_queue(files, open_reader):
     for number in range(25):
         files.put(body=b"%d" % number)
