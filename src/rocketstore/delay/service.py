@@ -20,7 +20,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.metadata_json import DelayOffsets
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.storage.attached import Service
-from rocketstore.storage.threads import PAUSE_AFTER_ERROR_S, Seldom, ServiceThread
+from rocketstore.storage.threads import ServiceThread
 from rocketstore.tables.delay_offsets import DelayOffsetTable
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class DelayService(Service):
         self._saved = DelayOffsets()
         self._to_save: tuple[DelayOffsets, int] | None = None
         self._next_save_ms = 0
-        self._failing = Seldom()
 
     def start(self) -> None:
         """Start the thread."""
@@ -93,7 +92,7 @@ class DelayService(Service):
             self.delivery, self._log_end_at_start = None, -1
             raise
         self._save_in_time(now_ms)
-        self._failing.is_due(None)
+        self._thread.went_well()
         return pause_ms / 1000
 
     def runtime_info(self) -> dict[str, object]:
@@ -117,13 +116,7 @@ class DelayService(Service):
     def _work(self) -> None:
         pause_s = 0.0
         while not self._thread.stopping.wait(pause_s):
-            try:
-                pause_s = self.turn()
-            except Exception as error:  # noqa: BLE001 - one bad turn does not end the service
-                # 4.9 waits 10 s, and every message due in between is late.
-                pause_s = PAUSE_AFTER_ERROR_S
-                if self._failing.is_due(error):
-                    _log.exception("delay.failed", next=f"tried again every {pause_s:.0f} s")
+            pause_s = self.turn()
 
     def _resume(self) -> None:
         """Find out what is delivered."""

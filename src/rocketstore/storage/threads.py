@@ -239,6 +239,10 @@ class ServiceThread:
             if self._on_death is not None:
                 self._on_death(self.name, error)
 
+    def went_well(self) -> None:
+        """Let the next error be logged, also the one that was logged last."""
+        self._failing.is_due(None)
+
     def _note_failure(self, error: Exception) -> None:
         """Log what ended a turn: on a full disk no line at each, which would fill it too."""
         if not self._failing.is_due(error):
@@ -274,4 +278,4 @@ class Periodic(ServiceThread):
             except Exception as error:  # noqa: BLE001 - one bad turn does not end it (K-R4)
                 self._note_failure(error)
             else:
-                self._failing.is_due(None)
+                self.went_well()

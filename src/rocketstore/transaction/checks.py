@@ -24,7 +24,7 @@ import msgspec
 from rocketstore.config import BrokerRole
 from rocketstore.events import get_logger
 from rocketstore.rules.half_messages import PRODUCER_GROUP
-from rocketstore.rules.waiting import real_queue
+from rocketstore.rules.waiting import copy_of, real_queue
 from rocketstore.storage.attached import Service
 from rocketstore.storage.reading.messages import messages_of
 from rocketstore.storage.threads import Periodic
@@ -34,7 +34,6 @@ from rocketstore.transaction.records import (
     CheckStep,
     check_step,
     checked_record,
-    discarded_record,
     immune_record,
     times_checked,
 )
@@ -173,7 +172,8 @@ class TransactionChecks(Service):
         return self._store.at_physical_offset(put.physical_offset) if put.is_stored else None
 
     def _discarded(self, half: StoredMessage) -> StoredMessage | None:
-        if not self._transactions.end_by(half, DISCARDED, discarded_record(half)).is_stored:
+        """Keep one whose producer never answered (DefaultTransactionalMessageCheckListener)."""
+        if not self._transactions.end_by(half, DISCARDED, copy_of(half)).is_stored:
             return None
         _log.warning("transaction.discarded", half=half.message_id, checks=times_checked(half))
         return half

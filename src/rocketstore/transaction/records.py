@@ -191,14 +191,6 @@ def immune_record(half: StoredMessage) -> Record:
     return copy_of(half, _encoded(properties))
 
 
-def discarded_record(half: StoredMessage) -> Record:
-    """Return the record that keeps a half message whose producer never answered.
-
-    Source: DefaultTransactionalMessageCheckListener.toMessageExtBrokerInner.
-    """
-    return copy_of(half)
-
-
 def times_checked(half: StoredMessage) -> int:
     """Return how often a half message's producer was asked."""
     return decimal_number(half.properties.get(CHECK_TIMES), 9) or 0

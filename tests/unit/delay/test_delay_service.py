@@ -310,7 +310,7 @@ def test_a_put_that_is_taken_can_be_delivered_whatever_kind_of_topic_it_names(
 
 
 def test_an_error_does_not_end_the_thread(tmp_path, monkeypatch):
-    monkeypatch.setattr("rocketstore.delay.service.PAUSE_AFTER_ERROR_S", 0.001)
+    monkeypatch.setattr("rocketstore.storage.threads.PAUSE_AFTER_ERROR_S", 0.001)
     arrived = threading.Event()
     with capture_logs() as lines, MessageStore.open(tmp_path, at_once()) as store:
         failures = iter([OSError("I/O error"), OSError("I/O error"), ValueError("?")])
@@ -326,7 +326,7 @@ def test_an_error_does_not_end_the_thread(tmp_path, monkeypatch):
         store.put(Message(topic=TOPIC, body=b"x", properties={"DELAY": "1"}))
         assert arrived.wait(PATIENCE_S)
     said = [line["event"] for line in lines if line["event"].endswith(".failed")]
-    assert said == ["delay.failed"] * 2, "once for each error, however often it is tried again"
+    assert said == ["service.failed"] * 2, "once for each error, however often it is tried again"
 
 
 # --- once ---------------------------------------------------------------------------------------
