@@ -282,19 +282,3 @@ def test_room_is_judged_when_the_lock_is_held(store, monkeypatch, count):
     put_first(LOG_FILE_BYTES - 1000)  # nor is there room in the file that is there now
     assert log.append(counter, records).physical_offset == 4 * LOG_FILE_BYTES
     assert [m.queue_offset for m in read(store, 32)] == list(range(6 + 3 * count))
-
-
-def test_a_batch_of_more_than_half_a_second_is_logged(store, monkeypatch):
-    logged = []
-    monkeypatch.setattr(
-        "rocketstore.storage.statistics._log.warning",
-        lambda event, **fields: logged.append((event, fields)),
-        raising=False,
-    )
-    store._writer.plain.close()  # which reads the clock itself
-    times = iter([0, 500_000_000, 0, 501_000_000])
-    monkeypatch.setattr("rocketstore.storage.log.writer.time_ns", lambda: next(times))
-    store.put_batch(messages(2))
-    assert logged == []
-    store.put_batch(messages(2))
-    assert logged == [("put.slow", {"took_ms": 501})]

@@ -91,21 +91,11 @@ def test_the_result_says_where_when_and_how_large(store):
     assert decode_message_id(result.message_id) == ("127.0.0.1:10911", result.physical_offset)
 
 
-def test_nothing_is_added_to_a_message(store):
-    result = store.put(Message(topic=TOPIC, body=b"x"))
-    stored = store.at_physical_offset(result.physical_offset)
-    assert (stored.raw_properties, stored.properties) == (b"", {})
-
-
-def test_an_absent_born_time_is_the_store_time_and_an_absent_count_is_0(store):
-    result = store.put(Message(topic=TOPIC, body=b"x"))
-    stored = store.at_physical_offset(result.physical_offset)
-    assert (stored.born_timestamp_ms, stored.reconsume_times) == (START_MS, 0)
-
-
-def test_an_empty_body_is_stored_with_length_0_and_checksum_0(store):
+def test_nothing_is_added_to_a_message_but_the_store_time_for_an_absent_born_time(store):
     result = store.put(Message(topic=TOPIC))
     stored = store.at_physical_offset(result.physical_offset)
+    assert (stored.raw_properties, stored.properties) == (b"", {})
+    assert (stored.born_timestamp_ms, stored.reconsume_times) == (START_MS, 0)
     assert (stored.raw_body, stored.body_crc, result.size) == (b"", 0, plain_size(b""))
 
 
@@ -557,7 +547,10 @@ def test_refusals_are_logged_once_in_50_000_and_counted_again_when_puts_are_take
     assert logged[2:] == [("put.refused", 1)]
 
 
-def test_a_put_of_more_than_half_a_second_is_logged(store, monkeypatch):
+@pytest.mark.parametrize("way", ["put", "batch"])
+def test_a_put_of_more_than_half_a_second_is_logged(store, monkeypatch, way):
+    message = Message(topic=TOPIC, body=b"x")
+    put = store.put if way == "put" else lambda one: store.put_batch([one, one])
     logged = []
     monkeypatch.setattr(
         "rocketstore.storage.statistics._log.warning",
@@ -565,12 +558,12 @@ def test_a_put_of_more_than_half_a_second_is_logged(store, monkeypatch):
         raising=False,
     )
     store._writer.plain.close()  # which reads the clock itself
-    store._writer.put(Message(topic=TOPIC, body=b"the first of a store may take its time"))
+    put(message)  # the first of a store may take its time
     times = iter([0, 500_000_000, 0, 501_000_000])
     monkeypatch.setattr("rocketstore.storage.log.writer.time_ns", lambda: next(times))
-    store._writer.put(Message(topic=TOPIC, body=b"x"))
+    put(message)
     assert logged == []
-    store._writer.put(Message(topic=TOPIC, body=b"x"))
+    put(message)
     assert logged == [("put.slow", {"took_ms": 501})]
 
 
