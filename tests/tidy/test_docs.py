@@ -157,3 +157,12 @@ def test_every_step_of_a_way_through_the_code_is_there(page, fewest):
         defined = set(re.findall(r"\b(?:def|class) (\w+)", source))
         defined |= set(re.findall(r"\b(?:self\.)?(\w+) = ", source))
         assert names - defined - {"MessageStore"} == set(), file
+
+
+def test_each_format_with_a_page_has_a_fuzzer():
+    """But `file_name`: it reads names, of which its own tests give it any."""
+    pages = (text_of(page) for page in PAGES if page.parent == Path("docs/format"))
+    defined = {re.findall(r"src/rocketstore/format/(\w+)\.py", page)[0] for page in pages}
+    fuzzers = [text_of(one) for one in files_with(".py") if one.parent == Path("tests/fuzz")]
+    fuzzed = {name for one in fuzzers for name in re.findall(r"rocketstore\.format\.(\w+)", one)}
+    assert defined - fuzzed == {"file_name"}

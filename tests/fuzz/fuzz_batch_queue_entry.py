@@ -1,0 +1,55 @@
+"""batch_queue_entry: any bytes are entries, or a FormatError."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketstore.errors import FormatError
+from rocketstore.format.batch_queue_entry import (
+    BATCH_COUNT_MAX,
+    BATCH_ENTRY_SIZE_BYTES,
+    BATCH_ENTRY_STRUCT,
+    decode_batch_entry,
+    encode_batch_entry,
+)
+from support.fuzzing import check_mutations, fuzz_with_atheris
+from support.vectors import vector
+
+GOLDEN = (vector("batch-queue/entries"), b"")
+
+
+def check(data: bytes) -> None:
+    """Read all whole entries, which encode to the same bytes; a part of one is refused."""
+    whole = len(data) - len(data) % BATCH_ENTRY_SIZE_BYTES
+    rows = list(BATCH_ENTRY_STRUCT.iter_unpack(data[:whole]))
+    for number, row in enumerate(rows):
+        entry = decode_batch_entry(data, number * BATCH_ENTRY_SIZE_BYTES)
+        assert entry == row
+        assert encode_batch_entry(entry) == BATCH_ENTRY_STRUCT.pack(*row)
+        if entry.is_written:
+            assert entry.base_offset < entry.stop_offset <= entry.base_offset + BATCH_COUNT_MAX
+    for position in (-1, 0, len(data) // 2, len(data) - BATCH_ENTRY_SIZE_BYTES, len(data)):
+        check_single(data, position)
+
+
+def check_single(data: bytes, position: int) -> None:
+    inside = 0 <= position <= len(data) - BATCH_ENTRY_SIZE_BYTES
+    try:
+        decode_batch_entry(data, position)
+    except FormatError as error:
+        str(error)
+        assert not inside
+    else:
+        assert inside
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_batch_entries_or_a_format_error(data):
+    check(data)
+
+
+def test_broken_golden_batch_entries_are_entries_or_a_format_error():
+    check_mutations(check, GOLDEN)
+
+
+if __name__ == "__main__":
+    fuzz_with_atheris(check)
