@@ -9,7 +9,7 @@ before it is used, and nothing outside the arrays that were given is read or wri
 Law: a source knows bytes and numbers, no file and no store; ``group`` knows threads. Only ``view``,
 and the locks of ``group``, have two forms: inline functions of C or of a ``.pxd``, and Python.
 
-The store calls them through ``scan.kernels``::
+Classes are imported from their modules, bulk functions through ``scan.kernels``::
 
     >>> from rocketstore.native.resync import last_nonzero
     >>> last_nonzero(b"orders" + bytes(58), 0, 64)

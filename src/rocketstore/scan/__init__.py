@@ -2,7 +2,7 @@
 
 ``scanner`` accounts for every byte of a CommitLog file and lets a worker begin anywhere in it,
 ``columns`` holds what a walk finds, ``arrow`` copies it into batches. ``kernels`` is the door to
-the compiled functions. Importing this package loads none of these::
+the bulk functions of ``native``. Importing this package loads none of these::
 
     >>> from rocketstore.scan.scanner import scan_window
     >>> with MessageStore.open("store", StoreConfig.small()) as store:
