@@ -464,3 +464,62 @@ def test_a_first_index_file_that_was_being_made_when_the_power_went_is_made_whol
     sizes = {path.stat().st_size for path in (store / "index").iterdir()}
     assert sizes == {40 + 4 * INDEX_SLOTS + 20 * INDEX_ITEMS}
     assert verify(store) == []
+
+
+# --- what is no file, or no directory -------------------------------------------------------------
+
+
+def _text(path):
+    path.write_text("by hand")
+
+
+def _full_directory(path):
+    path.mkdir()
+    (path / "notes").write_text("by hand")
+
+
+def _device(path):
+    path.symlink_to("/dev/null")
+
+
+def _nothing(_path):
+    """Leave it away."""
+
+
+PARTS = {
+    "consumequeue": False,
+    "consumequeue/payments": False,
+    "consumequeue/payments/2": False,
+    "consumequeue/payments/2/00000000000000000000": True,
+    "index": False,
+    "abort": True,
+}
+"""Parts of a store, and whether each is a file."""
+
+
+STANDS = [
+    (part, make)
+    for part, is_file in PARTS.items()
+    for make in (_nothing, _text, _pipe, _full_directory, _device)
+    if is_file or make is not _full_directory
+]
+
+
+@pytest.mark.parametrize(("part", "make"), STANDS)
+def test_what_stands_in_the_place_of_a_part_is_moved_by_a_repair_as_its_dry_run_says(
+    store, healthy, part, make
+):
+    place = store / part
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.unlink(missing_ok=True)
+    make(place)
+    was_there = os.path.lexists(place)
+    told = repair_store(store, CONFIG, now_ms=NOW_MS, dry_run=True)
+    done = repair_store(store, CONFIG, now_ms=NOW_MS)
+    assert (told.actions, told.remaining) == (done.actions, done.remaining)
+    assert verify(store) == []
+    if not (part == "abort" and make is _text):  # which is what a killed writer leaves
+        assert any(store.glob(f"repair/*/{part}*")) == was_there
+    with opened(store) as again:
+        assert labels_in(again) == set(healthy.labels)

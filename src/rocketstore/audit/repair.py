@@ -27,7 +27,11 @@ from rocketstore.audit.store_audit import StoreAudit, audit_store, find_kinds, f
 from rocketstore.config import RecoveryPolicy, StoreConfig
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.checkpoint import Checkpoint
-from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, CHECKPOINT_FILE_NAME
+from rocketstore.format.file_name import (
+    ABORT_FILE_NAME,
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CHECKPOINT_FILE_NAME,
+)
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES, KEPT_PLACE_BYTES
 from rocketstore.rules.files import FileProblem
 from rocketstore.rules.findings import DANGLING_HINT, INDEX_REBUILT, Finding, Severity
@@ -68,6 +72,9 @@ _REPAIRED: Final = (
     "queue-unwritten", "queue-gap", "queue-kind", "queue-ext", "checkpoint", *INDEX_REBUILT,
 )  # fmt: skip
 """Prefixes of the kinds of findings that a repair removes."""
+
+_ODD_ABORT: Final = "small-file", ABORT_FILE_NAME
+"""A directory, say, of this name, which is moved away as the store is marked as stopped."""
 
 
 @system_errors("cannot repair the store")
@@ -196,7 +203,7 @@ class _Repair:
             actions.append("checkpoint: move it to repair/ and write a new one")
         if dry_run:
             fixed = {audit.below_root(fix.path) for fix in plan.files}
-            later = self.findings(plan.outcome(audit))
+            later = self.findings(plan.outcome(audit, self.config))
             remaining = [one for one in later if not _is_repaired(one, plan, fixed)]
         else:
             if plan.actions:
@@ -371,9 +378,11 @@ class _Repair:
         directories = filter(Path.is_dir, (layout.root, *tops, *above, *flat, layout.index))
         at_once(self.disk.fsync_directory, [*directories])
         self._write_checkpoint(Checkpoint(newest, newest, newest))
-        if layout.abort.exists():
+        if layout.abort.is_file():
             self.disk.unlink(layout.abort)
             self.disk.fsync_directory(layout.root)
+        elif layout.abort.exists():
+            self.evidence.take_file(layout.abort)
 
     def _sync(self, path: Path) -> None:
         with self.disk.opened(path, writable=True) as descriptor:
@@ -386,7 +395,7 @@ def _is_repaired(one: Finding, plan: RepairPlan, fixed: set[str]) -> bool:
         return one.topic in plan.batch_topics and one.kind != UNREACHABLE
     if "-file-" in one.kind and one.kind != "queue-file-missing":  # which is made again
         return one.file in fixed
-    return one.kind.startswith(_REPAIRED)
+    return one.kind.startswith(_REPAIRED) or (one.kind, one.file) == _ODD_ABORT
 
 
 def _inside(ranges: list[tuple[int, int]], first: int, stop: int) -> list[tuple[int, int]]:

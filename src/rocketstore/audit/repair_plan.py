@@ -95,9 +95,11 @@ class QueuePlan(NamedTuple):
             said.append(f"end the queue at {self.cut_from}")
         return [f"queue {self.queue.key}: {what}" for what in said]
 
-    def outcome(self) -> AuditedQueue:
+    def outcome(self, config: StoreConfig) -> AuditedQueue:
         """Return the queue as an audit sees it after the repair."""
         queue, after, written = self.queue, copy.copy(self.queue), runs.joined([self.write])
+        if config.enable_multi_dispatch:  # recovery writes these too
+            written = runs.joined([written, queue.extra])
         after.backed = runs.joined([queue.backed, written])
         after.missing = runs.without(queue.missing, queue.truly_missing)
         kept = [run for run in queue.unbacked if run.kind not in TAIL_KINDS]
@@ -109,7 +111,7 @@ class QueuePlan(NamedTuple):
             for run in kept
             for start, stop in runs.pairs(runs.without(_places([run]), written))
         ]
-        skipped = runs.without(queue.skipped, _places(queue.unbacked))
+        skipped = runs.without(queue.skipped, runs.joined([_places(queue.unbacked), written]))
         fill = [*self.fill, *runs.pairs(skipped)]
         left += [Unbacked(UnbackedKind.FILLER, *places) for places in fill]
         left += [Unbacked(UnbackedKind.KEPT, *places, is_tail=True) for places in self.keep]
@@ -131,9 +133,9 @@ class RepairPlan(NamedTuple):
     rebuilds_index: bool
     actions: list[str]
 
-    def outcome(self, audit: StoreAudit) -> StoreAudit:
+    def outcome(self, audit: StoreAudit, config: StoreConfig) -> StoreAudit:
         """Return the audit with its queues as they are after the repair."""
-        after = {plan.queue.key: plan.outcome() for plan in self.queues}
+        after = {plan.queue.key: plan.outcome(config) for plan in self.queues}
         return replace(audit, queues=[after.get(queue.key, queue) for queue in audit.queues])
 
 
@@ -142,10 +144,11 @@ def plan_repair(audit: StoreAudit, *, keeps_places: bool) -> RepairPlan:
 
     `keeps_places`: numbers that were given out after the end stay given; 4.9 gives them again.
     """
-    files, end = _file_fixes(audit), audit.log.end
+    end = audit.log.end
     own = [one for one in audit.queues if is_directory_name(one.topic) and not _is_copy(one)]
     plans = [_plan_queue(queue, keeps_places=keeps_places) for queue in own]
     queues = [plan for plan in plans if plan.actions()]
+    files = [*_file_fixes(audit), *_in_the_way(audit, queues)]
     needed = [found for found in audit.index_findings if found.kind in INDEX_REBUILT]
     said = [fix.action(audit.below_root(fix.path)) for fix in files]
     misplaced = [*audit.kinds.misplaced, *(one.directory for one in audit.queues if _is_copy(one))]
@@ -191,12 +194,25 @@ def _file_fixes(audit: StoreAudit) -> list[FileFix]:
     return fixes
 
 
+def _in_the_way(audit: StoreAudit, queues: Iterable[QueuePlan]) -> list[FileFix]:
+    """Return what stands where recovery needs a directory, and is none."""
+    layout = audit.layout
+    places = [layout.consume_queue, layout.batch_consume_queue, layout.index]
+    for plan in queues:
+        topic = layout.consume_queue / plan.queue.topic
+        places += [topic, topic / str(plan.queue.queue_id)]
+    # A link to a directory that is not there is a disk that may be mounted tomorrow.
+    found = dict.fromkeys(path for path in places if path.exists() and not path.is_dir())
+    return [FileFix(path, 0, moves=True) for path in found]
+
+
 def _fixes(findings: Iterable[FileFinding[Path]], size: int) -> list[FileFix]:
     """Return what the files of one directory need; a missing file cannot be repaired."""
     return [
         FileFix(found.path, size, found.problem not in _LENGTHS)
         for found in findings
-        if found.problem is not FileProblem.MISSING and found.path.is_file()
+        if found.problem is FileProblem.NOT_A_FILE
+        or (found.problem is not FileProblem.MISSING and found.path.is_file())
     ]
 
 

@@ -274,20 +274,24 @@ class AuditedQueue(QueueView):
         self.files = files
         self._units = units
         self.part: QueuePart | None = None
-        self._called: list[Runs] = []
+        self.called: list[Runs] = []
         super().__init__(key, files, files.file_size, operator.methodcaller("data_stop"))
 
     @property
     def extra(self) -> Runs:
         """Queue offsets that records call for which name it as an extra queue."""
-        return runs.joined(self._called)
+        return runs.joined(self.called)
 
     def compare(self, expected: ExpectedEntries) -> QueuePart:
         """Compare what records call for with what stands there; in any thread."""
         if expected.is_extra.any():
-            self._called.append(runs.runs_of(expected.queue_offset[expected.is_extra]))
+            self.called.append(_extra_places(expected))
         found = entries_at(expected.queue_offset, self._read)
         return queue_rules.compare(expected, found, self._units.tags_codes)
+
+
+def _extra_places(expected: ExpectedEntries) -> Runs:
+    return runs.runs_of(expected.queue_offset[expected.is_extra])
 
 
 class QueueAudit:
@@ -303,6 +307,7 @@ class QueueAudit:
         self.open_files = OpenFiles()
         keys = (key for key in listed_queues(directory) if key.topic not in batch_topics)
         self.queues = {key: self._queue(key) for key in keys}
+        self._called_early: defaultdict[QueueKey, list[Runs]] = defaultdict(list)
 
     def _queue(self, key: QueueKey) -> AuditedQueue:
         # A topic that is not a directory's name must not lead out of this one.
@@ -325,6 +330,8 @@ class QueueAudit:
                 if key not in self.queues and not batch.is_extra.all():
                     self.queues[key] = self._queue(key)
                 queue = self.queues.get(key)
+                if queue is None:  # a later record may have it as its own
+                    self._called_early[key].append(_extra_places(batch))
             if queue is not None:
                 yield queue, queue.compare(batch)
 
@@ -332,6 +339,7 @@ class QueueAudit:
         """Return the queues in order, after all records were compared."""
         audited = [queue for _, queue in sorted(self.queues.items())]
         for queue in audited:
+            queue.called += self._called_early[queue.key]
             queue.conclude([] if queue.part is None else [queue.part], log.bounds())
         self.open_files.close()
         return audited

@@ -37,7 +37,7 @@ def log_file_findings(
         severity = Severity.WARNING
         action = "repair moves a file away, not a directory; 4.9 may not start with it"
         if one.problem is FileProblem.NOT_A_FILE:
-            action = "move it away; 4.9 may not start with it"
+            action = "repair moves it away; 4.9 may not start with it"
         elif one.problem in {FileProblem.EMPTY, FileProblem.WRONG_SIZE}:
             base = parse_file_name(str(one.path).rpartition("/")[2])
             is_last = (base or 0) >= (last_base or 0)
@@ -63,7 +63,7 @@ def queue_file_findings(
     for one in problems:
         action = "repair moves a file away, not a directory, and makes its entries again"
         if one.problem is FileProblem.NOT_A_FILE:
-            action = "move it away, then repair makes its entries again"
+            action = "repair moves it away, and makes its entries again"
         yield _file_finding("queue", one, shown, Severity.WARNING, action, **key._asdict())
 
 

@@ -80,15 +80,20 @@ class Evidence:
         self._copy(path, path, 0, size)
 
     def take_file(self, path: Path) -> None:
-        """Move a whole file here; by a copy where it lies on another file system."""
+        """Move a whole file here; by a copy where it lies on another file system.
+
+        Or a directory, a pipe or a link that stands in the place of a file: only moved.
+        """
         target = self._target(path, "")
-        size = path.stat().st_size
+        size = path.lstat().st_size
         if target.exists():
             target = target.with_name(f"{target.name}.{self._kept_count}")
         try:
             self._disk.replace(path, target)
         except OSError:
-            self._copy(path, target, 0, size)
+            if not path.is_file():
+                raise
+            self._copy(path, target, 0, path.stat().st_size)
             self._disk.unlink(path)
         self._disk.fsync_directory(target.parent)
         self._disk.fsync_directory(path.parent)

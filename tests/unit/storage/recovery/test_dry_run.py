@@ -1,5 +1,6 @@
 """A dry run says what is wrong and what the repair then does, and writes nothing."""
 
+import contextlib
 import random
 import shutil
 from pathlib import Path
@@ -208,3 +209,36 @@ def test_a_dry_run_knows_what_becomes_of_entries_without_a_record(
     assert said.remaining == done.remaining
     assert [(one.kind, one.offset // 20, one.size // 20) for one in done.remaining] == left
     assert path.read_bytes()[:200] == before[:200]
+
+
+class OneFirst:
+    """Threads of which one is always the first to be done."""
+
+    def __init__(self, first):
+        self._first = first
+
+    def __call__(self, _count):
+        return contextlib.nullcontext(self)
+
+    def map(self, function, *given):
+        calls = list(zip(*given, strict=True))
+        first = self._first % len(calls)
+        done = [function(*one) for one in calls[first:] + calls[:first]]
+        return done[len(calls) - first :] + done[: len(calls) - first]
+
+
+@pytest.mark.parametrize("first", range(5))
+def test_a_dry_run_knows_the_numbers_that_other_queues_records_have_in_a_queue_that_is_gone(
+    tmp_path, monkeypatch, first
+):
+    """Whichever file of the log is looked at first."""
+    config = msgspec.structs.replace(CONFIG, enable_multi_dispatch=True)
+    with MessageStore.open(tmp_path, config, clock=Clock(), threads=False) as store:
+        for properties in ({}, {"INNER_MULTI_DISPATCH": "mixed"}, {}):
+            topic = "orders" if properties else "mixed"
+            store.put(Message(topic=topic, properties=properties), 0)
+            for _ in range(12):
+                store.put(Message(topic="others", body=bytes(LOG_FILE_BYTES // 10)), 0)
+    shutil.rmtree(tmp_path / "consumequeue" / "mixed")
+    monkeypatch.setattr("rocketstore.audit.store_audit.ThreadPoolExecutor", OneFirst(first))
+    assert_dry_run_is_true(tmp_path, "salvage", config, NOW_MS)
