@@ -14,6 +14,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"\brocketstore ((?:[a-z]+(?:\|[a-z]+)*)(?: (?:[a-z]+(?:\|[a-z]+)*))?)")
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+NAME = re.compile(r"\b[a-z0-9]+(?:_[a-z0-9]+)+\b")
 
 
 def text_of(path: Path) -> str:
@@ -166,3 +167,23 @@ def test_each_format_with_a_page_has_a_fuzzer():
     fuzzers = [text_of(one) for one in files_with(".py") if one.parent == Path("tests/fuzz")]
     fuzzed = {name for one in fuzzers for name in re.findall(r"rocketstore\.format\.(\w+)", one)}
     assert defined - fuzzed == {"file_name"}
+
+
+FOREIGN = {"delta_scan", "epoll_ctl", "epoll_wait", "patch_all"}
+"""Names of other programs, which pages mention."""
+
+
+def test_every_name_of_code_that_a_page_mentions_is_in_the_code():
+    """But for those of metrics, which are put together from parts."""
+    code = {word for one in files_with(".py", ".pxd") for word in NAME.findall(text_of(one))}
+    code |= {one.stem for one in files_with(".py")}
+    parents = (Path("docs/guide"), Path("docs/how-it-works"), Path("docs/reference"))
+    missing = {
+        (page.name, word)
+        for page in PAGES
+        if page.parent in parents and page.name != "watching.md"
+        for inline in re.findall(r"`([^`\n]+)`", FENCE.sub("", text_of(page)))
+        for word in NAME.findall(inline)
+        if word not in code | FOREIGN
+    }
+    assert not missing

@@ -3,9 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
-
-from support.repository import ROOT, known_tests
+from support.repository import ROOT, files_with, known_tests
 
 SPECIFICATION = Path(__file__).with_name("specification.tsv")
 COVERAGE = "coverage.md"
@@ -37,11 +35,11 @@ def rows(name: str) -> list[tuple[str, str, list[str]]]:
     return found
 
 
-@pytest.mark.parametrize("name", [COVERAGE, COMPATIBILITY])
-def test_every_test_that_a_page_names_exists(name):
-    named = set(TEST.findall(page(name)))
-    assert named
-    assert sorted(named - known_tests()) == []
+def test_every_test_that_a_page_names_exists():
+    texts = {one: (ROOT / one).read_text("utf-8") for one in files_with(".md")}
+    named = {(one.name, test) for one, text in texts.items() for test in TEST.findall(text)}
+    assert {COVERAGE, COMPATIBILITY, "faults.md"} <= {name for name, _ in named}
+    assert sorted(one for one in named if one[1] not in known_tests()) == []
 
 
 def test_coverage_has_every_line_of_the_specification():
