@@ -236,7 +236,7 @@ def test_the_tail_of_a_clean_stop_is_walked_where_it_is_dispatched(tmp_path, mon
     )
     with open_small(tmp_path, **config) as store:
         report = store.recovery
-        assert report.end - report.start > 30 * MiB
+        assert report.end - report.start > 7 * MiB
 
 
 @pytest.mark.usefixtures("ahead")
