@@ -170,7 +170,7 @@ def test_tags_and_keys_are_those_that_the_properties_decode_to(block):
             value = columns.bytes_of(0, at, size).decode("utf-8", "replace")
             assert value == properties.get(name, "")
         assert cols[0, Column.TAGS_CODE] == string_hash(properties.get("TAGS", ""))
-        delay = properties.get("DELAY", "")
+        delay = properties.get("DELAY", "").removeprefix("+")
         is_number = delay.isascii() and delay.isdecimal() and int(delay) < 2**31
         assert cols[0, Column.DELAY_LEVEL] == (int(delay) if is_number else 0)
 

@@ -266,8 +266,10 @@ def crc_agrees(data: Bytes, at: int, body_size: int, crc: int) -> bool:
 
 
 def decimal(data: Bytes, at: int, end: int) -> int:
-    """Return the number that decimal digits spell, 0 for other text and from 2^31 on."""
+    """Return the number above 0 that Java's parseInt reads in a text of ASCII, else 0."""
     value = 0
+    if end - at > 1 and view.load_u8(data, at) == 43:  # a plus
+        at += 1
     for digit_at in range(at, end):
         digit = view.load_u8(data, digit_at) - 48
         if digit < 0 or digit > 9:

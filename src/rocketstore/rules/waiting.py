@@ -77,12 +77,15 @@ def delayed(record: Record, topic: str, queue_id: int, last: int) -> tuple[int, 
     Levels beyond the `last` are that one. Source: CommitLog.asyncPutMessage (spec B3.4).
     """
     properties = asked(record.properties) if record.offset_count else {}
-    if (level := min(delay_level(properties), last)) <= 0:
+    wanted = delay_level(properties)
+    if (level := min(wanted, last)) <= 0:
         return 0, record
     if topic in UNDELIVERABLE_TOPICS:
         raise RefusedMessageError(
             f"a message put to {topic} itself cannot ask for a delay: nothing is delivered there",
             hint="put it without DELAY, or to the topic that it is meant for",
         )
-    properties |= {DELAY: str(level), REAL_TOPIC: topic, REAL_QID: str(queue_id)}
+    properties |= {REAL_TOPIC: topic, REAL_QID: str(queue_id)}
+    if wanted > last:
+        properties[DELAY] = str(last)
     return level, with_properties(record, encode_properties(in_hash_map_order(properties)))

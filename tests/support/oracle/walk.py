@@ -138,7 +138,7 @@ def _property_columns(view: memoryview, at: int, end: int) -> dict[Column, int]:
 
 def _decimal(text: bytes) -> int:
     # Leading zeros may be many: int() limits the digits it takes, so they go first.
-    digits = text.lstrip(b"0") or b"0"
+    digits = (text[1:] if text[:1] == b"+" and len(text) > 1 else text).lstrip(b"0") or b"0"
     if not _DECIMAL_DIGITS.issuperset(digits) or len(digits) > len(str(_INT_MAX)):
         return 0
     value = int(digits)

@@ -388,10 +388,10 @@ def test_a_delay_of_0_or_less_is_no_delay(store, level):
 
 @pytest.mark.parametrize(
     ("level", "stored"),
-    [("1", "1"), ("18", "18"), ("19", "18"), ("2147483647", "18"), ("+03", "3")],
+    [("1", "1"), ("18", "18"), ("19", "18"), ("2147483647", "18"), ("+03", "+03")],
 )
 def test_a_delayed_message_goes_to_the_queue_of_its_level(store, level, stored):
-    """Levels beyond the last are the last; the text of the level is a plain number then."""
+    """Levels beyond the last are the last; otherwise 4.9 leaves the text as it is."""
     message = Message(topic=TOPIC, body=b"x", tags="t", properties={"DELAY": level, "a": "b"})
     assert store.put(message, 5).status is OK
     assert store.put_prepared(store.prepare(message), b"other", 6).status is OK

@@ -167,8 +167,11 @@ def check_as_java(view: memoryview, position: int, *, check_crc: bool) -> int | 
 
 def _is_java_int(text: str) -> bool:
     """Whether Integer.parseInt takes a text."""
-    digits = text[1:] if text[:1] in {"+", "-"} else text
-    return digits.isdecimal() and -(2**31) <= int(text) < 2**31
+    sign, digits = (text[0], text[1:]) if text[:1] in {"+", "-"} else ("+", text)
+    # int() refuses thousands of digits, even if they are zeros.
+    value = digits.lstrip("0") or "0"
+    is_short = digits.isdecimal() and len(value) <= len(str(2**31))
+    return is_short and -(2**31) <= int(sign + value) < 2**31
 
 
 def _number(record: bytes | memoryview, at: int, size: int) -> int:

@@ -250,10 +250,12 @@ def test_entries_of_the_delay_topic_keep_the_deliver_time(parts):
     topic, stored = b"SCHEDULE_TOPIC_XXXX", 1_600_000_000_123
     parts.append(topic=topic, properties=b"TAGS\x01t\x02DELAY\x012")
     parts.append(topic=topic, properties=b"TAGS\x01t\x02DELAY\x0199")
+    parts.append(topic=topic, properties=b"TAGS\x01t\x02DELAY\x01+02")
+    parts.append(topic=topic, properties=b"TAGS\x01t\x02DELAY\x01+")
     parts.append(topic=topic, properties=b"TAGS\x01t")
     parts.run()
     codes = [entry[2] for entry in parts.entries("SCHEDULE_TOPIC_XXXX")]
-    assert codes == [stored + 5000, stored + 5000, tags_code("t")]
+    assert codes == [stored + 5000] * 3 + [tags_code("t")] * 2
 
 
 @pytest.mark.parametrize("has_numbers", [False, True])

@@ -108,8 +108,12 @@ def test_a_wrong_length_is_refused(total):
 
 
 @pytest.mark.parametrize(
-    ("level", "is_accepted"), [("3", True), ("-3", True), ("+3", True), ("x", False), ("", True)]
-)
+    ("level", "is_accepted"),
+    [
+        ("3", True), ("-3", True), ("+3", True), ("x", False), ("", True),
+        ("0" * 5000 + "3", True), ("3" * 5000, False),
+    ],
+)  # fmt: skip
 def test_a_delay_that_is_no_number_is_refused_in_the_delay_topic(level, *, is_accepted):
     properties = f"DELAY\x01{level}\x02".encode()
     delayed = record(0, topic=b"SCHEDULE_TOPIC_XXXX", properties=properties)
