@@ -87,5 +87,5 @@ def delayed(record: Record, topic: str, queue_id: int, last: int) -> tuple[int, 
         )
     properties |= {REAL_TOPIC: topic, REAL_QID: str(queue_id)}
     if wanted > last:
-        properties[DELAY] = str(last)
+        properties[DELAY] = str(level)
     return level, with_properties(record, encode_properties(in_hash_map_order(properties)))

@@ -28,9 +28,10 @@ final class MessageJson {
     static MessageExtBrokerInner inner(JSONObject json) throws UnknownHostException {
         MessageExtBrokerInner message = new MessageExtBrokerInner();
         fillEnvelope(message, json);
-        Map<String, String> properties = properties(json);
-        MessageAccessor.setProperties(message, properties);
-        message.setPropertiesString(MessageDecoder.messageProperties2String(properties));
+        String properties = MessageDecoder.messageProperties2String(properties(json));
+        // Their order is another one once the store adds some.
+        MessageAccessor.setProperties(message, MessageDecoder.string2messageProperties(properties));
+        message.setPropertiesString(properties);
         message.setBody(body(json));
         message.setFlag(json.getIntValue("flag"));
         return message;
