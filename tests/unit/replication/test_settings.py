@@ -4,6 +4,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from rocketstore.errors import StoreError, SystemRefusedError
 from rocketstore.replication.link import limits_of
 from rocketstore.replication.protocol import PeerError, Trouble
 from rocketstore.replication.slave import SlaveService
+from rocketstore.storage.replicated_log import ReplicatedLog
 from support.configured_store import small_config
 from support.patience import PATIENCE_S, wait_until
 from support.replicas import (
@@ -383,9 +385,19 @@ def test_a_master_that_is_closed_lets_its_slaves_take_the_rest(tmp_path, monkeyp
     with master, open_slave(tmp_path / "s", address_of(master)) as slave:
         put_many(master, 1)
         wait_for_slave(master, slave)
-        put_many(master, 500, first=1)
+        may_append = threading.Event()
+        append = ReplicatedLog.append
+        monkeypatch.setattr(
+            ReplicatedLog, "append", lambda *given: may_append.wait() and append(*given)
+        )
+        for _ in range(300):  # more than sockets hold
+            master.put(Message(topic="orders", body=bytes(60_000)))
         end = master.max_physical_offset
-        master.close()
+        closing = threading.Thread(target=master.close)
+        closing.start()
+        closing.join(0.5)
+        may_append.set()
+        closing.join(PATIENCE_S)
         assert slave.max_physical_offset == end
 
 

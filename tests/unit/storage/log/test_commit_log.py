@@ -79,6 +79,16 @@ def test_a_thread_that_sleeps_until_the_next_append_is_woken_by_that_one_only(tm
     assert rung == ["put", "replicated"]
 
 
+def test_the_log_of_a_slave_begins_where_a_file_can(tmp_path):
+    master, slave = LogParts(tmp_path / "master"), LogParts(tmp_path / "slave")
+    append(master)
+    records, stored_ms = memoryview(master.written()), master.clock.now_ms
+    with pytest.raises(ValueError, match=f"no file begins at {LOG_FILE_BYTES + 1}"):
+        slave.log.append_replicated(LOG_FILE_BYTES + 1, records, stored_ms)
+    slave.log.append_replicated(LOG_FILE_BYTES, records, stored_ms)
+    assert [file.base for file in slave.files.files] == [LOG_FILE_BYTES]
+
+
 def test_the_log_goes_on_where_recovery_found_its_end(tmp_path):
     parts = LogParts(tmp_path)
     end = append(parts)[1]

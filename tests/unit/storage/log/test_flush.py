@@ -278,6 +278,46 @@ def test_the_flushed_offset_stops_before_the_file_that_fails(tmp_path):
     assert parts.log.flushed_offset == 2 * LOG_FILE_BYTES
 
 
+class PuttingDisk(FailingDisk):
+    """A disk during whose next sync something is done."""
+
+    then = None
+
+    def fdatasync(self, descriptor, path):
+        super().fdatasync(descriptor, path)
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+
+
+@pytest.mark.parametrize("in_rounds", [False, True])
+def test_the_checkpoint_promises_no_message_that_came_during_the_sync(tmp_path, in_rounds):
+    disk = PuttingDisk()
+    parts = LogParts(tmp_path, disk=disk)
+
+    def put():
+        parts.clock.now_ms += 50
+        return parts.writer.put(MESSAGE)
+
+    put()
+    parts.flusher.flush()
+    put()
+    end, stored_ms, group = parts.log.max_offset, parts.clock.now_ms, parts.flusher.group
+    disk.then = put
+    if in_rounds:
+        group.open()
+        waiting = threading.Thread(target=group.wait, args=(end, PATIENCE_S))
+        waiting.start()
+        wait_until(lambda: len(group))
+        assert parts.flusher._flush_in_rounds()
+        group.close()
+        waiting.join(PATIENCE_S)
+    else:
+        parts.flusher.flush()
+    assert parts.log.flushed_offset == end < parts.log.max_offset
+    assert parts.checkpoint.times.physic_ms == stored_ms
+
+
 def test_the_checkpoint_learns_the_time_of_the_last_message_on_the_disk(tmp_path):
     parts = LogParts(tmp_path, log_file_bytes=65_536)
     parts.flusher.flush()  # of an empty log
