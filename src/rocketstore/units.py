@@ -44,7 +44,8 @@ class AwakeClock:
         """Return the time in ms."""
         now_ms = monotonic_ms()
         pause_ms, self._asked_ms = now_ms - self._asked_ms, now_ms
-        self._lost_ms += max(pause_ms - _LONGEST_PAUSE_MS, 0)
+        if pause_ms > _LONGEST_PAUSE_MS:
+            self._lost_ms += pause_ms - _LONGEST_PAUSE_MS
         return now_ms - self._lost_ms
 
 

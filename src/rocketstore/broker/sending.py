@@ -174,8 +174,7 @@ class Sending:
             return answer
         answer.fields = answer.fields or self._always
         if self._registration.wanted != version:  # a topic was made: clients ask for its route
-            self._registration.then(lambda: call.answer(answer))
-            return LATER
+            return self._answer_late(call, answer)
         return answer
 
     def _answered(self, header: AnySend, call: Call) -> Command | Later:
@@ -242,8 +241,7 @@ class Sending:
             nowhere = {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0", **self._always}
             fields = self._stored(queue_id, result).fields or nowhere
             failed = fault and refusal(Refused(ResponseCode.SYSTEM_ERROR, fault), call, fields)
-            self._answer_late(call, failed or reply(fields=fields))
-            return LATER
+            return self._answer_late(call, failed or reply(fields=fields))
 
         return self._loop.once_asked(call, push(), store)
 
@@ -311,9 +309,10 @@ class Sending:
         )  # fmt: skip
         return LATER
 
-    def _answer_late(self, call: Call, answer: Command) -> None:
+    def _answer_late(self, call: Call, answer: Command) -> Later:
         answer.fields = answer.fields or self._always
         self._registration.then(lambda: call.answer(answer))
+        return LATER
 
     def _stored(self, queue_id: int, result: PutResult) -> Command:
         """Return the reply to a put."""

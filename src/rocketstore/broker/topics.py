@@ -178,9 +178,11 @@ class Topics:
 
     def group(self, name: str) -> SubscriptionGroup | None:
         """Return a consumer group, made where that is allowed; None where there is none."""
-        if self._known_group(name) is None:
+        known = self._known_group(name)
+        if known is None:
             self._make_groups([name])
-        return self._known_group(name)
+            known = self._known_group(name)
+        return known
 
     def meet(self, groups: Mapping[str, bool]) -> None:
         """Make the groups of a heartbeat, and their topics of second tries, by a write a table.

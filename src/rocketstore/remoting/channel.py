@@ -71,8 +71,8 @@ class Channel(asyncio.Protocol):
         for reply, future in replies:
             if not future.done():
                 future.set_result(reply)
-        for command, size in requests:
-            turns.add(Call(command, size, self, now_ms))
+        if requests:
+            turns.add(Call(command, size, self, now_ms) for command, size in requests)
         turns.relieve(now_ms)
         self.settle()
 
@@ -105,7 +105,8 @@ class Channel(asyncio.Protocol):
     def answer(self, request: Command, size: int, reply: Command | None) -> None:
         """Answer a request at the end of this turn; see `Connection.answer`."""
         self.connection.answer(request, size, reply)
-        self._turns.touch(self)
+        if not self.is_touched:
+            self._turns.touch(self)
 
     def tell(self, request: Command) -> None:
         """Send a request that wants no reply; one to a closed connection goes nowhere."""
@@ -204,9 +205,9 @@ class Turns:
             self._empty.set()
         self._processor.disconnected(channel)
 
-    def add(self, call: Call) -> None:
-        """Have a request handled in the next turn."""
-        self._calls.append(call)
+    def add(self, calls: Iterable[Call]) -> None:
+        """Have requests handled in the next turn."""
+        self._calls.extend(calls)
         self._need_turn()
 
     def touch(self, channel: Channel) -> None:

@@ -204,9 +204,10 @@ class Connection:
         self._opaque = 0 if opaque == _LAST_OPAQUE else opaque + 1
         request.opaque = opaque
         request.flag = ONEWAY if token is None else 0
-        self._send(request)
-        if token is not None and not self.is_closed:
-            self._awaited[opaque] = token
+        if not self.is_closed:
+            self._send(request)
+            if token is not None:
+                self._awaited[opaque] = token
         return opaque
 
     def forget(self, opaque: int) -> None:
@@ -235,8 +236,6 @@ class Connection:
         self._owed -= size
 
     def _send(self, command: Command) -> None:
-        if self.is_closed:
-            return
         head, body = encode_frame(command)
         self._queued += len(head) + len(body)
         self._output.append(head)

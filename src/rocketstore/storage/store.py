@@ -274,9 +274,10 @@ class BaseStore(Reader):
             sys_flag=sys_flag, born_timestamp_ms=born_timestamp_ms, reconsume_times=reconsume_times,
         )  # fmt: skip
 
-    def put_encoded(self, *message: Any, **fields: Any) -> PutResult:
-        """Store a message as it came over the wire; see `StoreWriter.put_encoded`."""
-        return self._writer.put_encoded(*message, **fields)
+    @property
+    def put_encoded(self) -> Callable[..., PutResult]:
+        """Stores a message as it came over the wire; see `StoreWriter.put_encoded`."""
+        return self._writer.put_encoded
 
     @explained
     def put_record(

@@ -267,7 +267,7 @@ def test_broker_takes_nothing_before_its_time(tmp_path):
 )
 def test_status_of_the_store_has_its_code(desk, monkeypatch, status, code):
     result = PutResult(status, physical_offset=7 if code in (10, 11, 12) else -1)
-    monkeypatch.setattr(desk.store, "put_encoded", lambda *_, **__: result)
+    monkeypatch.setattr(desk.store._writer, "put_encoded", lambda *_, **__: result)
     reply = desk.send("orders")
     assert reply.code == code
     assert reply.fields
