@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.dispatch.dispatcher import Arrival
     from rocketstore.storage.results import GetRawResult
 
-_CODES: Final = {
+_CODES = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.NO_MATCHED_MESSAGE: BrokerAnswer.PULL_RETRY_IMMEDIATELY,
     GetMessageStatus.MESSAGE_WAS_REMOVING: BrokerAnswer.PULL_RETRY_IMMEDIATELY,
@@ -60,6 +60,9 @@ _CODES: Final = {
     GetMessageStatus.OFFSET_TOO_SMALL: BrokerAnswer.PULL_OFFSET_MOVED,
     GetMessageStatus.NO_MESSAGE_IN_QUEUE: BrokerAnswer.PULL_OFFSET_MOVED,
 }
+_ANSWERS: Final = {status: (code, status.value) for status, code in _CODES.items()}
+# Compatible: 4.9 makes a queue of a topic when it is asked for, and finds it empty.
+_ANSWERS[GetMessageStatus.NO_MATCHED_LOGIC_QUEUE] = _ANSWERS[GetMessageStatus.NO_MESSAGE_IN_QUEUE]
 _log: Final = get_logger(__name__)
 
 SWEEP_S: Final = 0.05  # between looks at the held pulls whose turn it is
@@ -138,19 +141,15 @@ class Pulling:
 
     def _page(self, header: PullHeader, tags: str) -> Command:
         page: GetRawResult = self._store.get_raw(*_place(header, tags))
-        status = page.status
-        if status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE:
-            # Compatible: 4.9 makes a queue of a topic when it is asked for, and finds it empty.
-            status = GetMessageStatus.NO_MESSAGE_IN_QUEUE
-        code = _CODES[status]
-        if status is GetMessageStatus.NO_MESSAGE_IN_QUEUE and header.queue_offset == 0:
-            code = BrokerAnswer.PULL_NOT_FOUND
-        if code == BrokerAnswer.PULL_OFFSET_MOVED and self._keeps_offsets:
-            self._note_moved(header, page.next_offset)
+        code, remark = _ANSWERS[page.status]
         if page.message_count:
             self.given.note(header.topic, header.consumer_group, page.message_count)
+        elif remark == "NO_MESSAGE_IN_QUEUE" and header.queue_offset == 0:
+            code = BrokerAnswer.PULL_NOT_FOUND
+        elif code == BrokerAnswer.PULL_OFFSET_MOVED and self._keeps_offsets:
+            self._note_moved(header, page.next_offset)
         return reply(
-            code, status.value,
+            code, remark,
             fields={
                 "suggestWhichBrokerId": "0", "nextBeginOffset": str(page.next_offset),
                 "minOffset": str(page.min_offset), "maxOffset": str(page.max_offset),

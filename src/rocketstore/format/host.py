@@ -30,7 +30,6 @@ PORT_MAX: Final = 65535
 
 _CACHED_HOSTS: Final = 4096
 _OFFSET_MAX: Final = (1 << 63) - 1
-_OFFSET_BITS: Final = (1 << 64) - 1
 
 
 @lru_cache(maxsize=_CACHED_HOSTS)
@@ -105,12 +104,7 @@ def encode_message_id(store_host: bytes, physical_offset: int) -> str:
     >>> encode_message_id(bytes.fromhex("C0A82A8300002A9F"), 847067)
     'C0A82A8300002A9F00000000000CECDB'
     """
-    return f"{_host_digits(store_host)}{physical_offset & _OFFSET_BITS:016X}"
-
-
-@lru_cache(maxsize=_CACHED_HOSTS)
-def _host_digits(store_host: bytes) -> str:
-    return store_host.hex().upper()
+    return (store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
 
 
 def encode_message_ids(store_host: bytes, physical_offsets: Iterable[int]) -> str:

@@ -20,6 +20,8 @@ ONEWAY: Final = 2
 VERSION: Final = 399
 """MQVersion.V4_9_3: a Java client asks a broker below 232 for no SQL92, and one of 4.9 has this."""
 
+_JAVA: Final = Language.JAVA  # CPython 3.11 finds a member by a call of a function
+
 
 class HeaderKind(enum.IntEnum):
     """How a header is encoded: the byte in front of its length (SerializeType)."""
@@ -71,6 +73,4 @@ def reply(
     It says JAVA, as each reply of a 4.9 broker does: a client that reads names as an enumeration
     of its own knows that one.
     """
-    return Command(
-        code, flag=RESPONSE, remark=remark, fields=fields, body=body, language=Language.JAVA
-    )
+    return Command(code, flag=RESPONSE, remark=remark, fields=fields, body=body, language=_JAVA)

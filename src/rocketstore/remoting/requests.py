@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+import msgspec
+
 from rocketstore.errors import FormatError, ResponseError, RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.remoting.codes import ResponseCode
@@ -46,20 +48,17 @@ class Peer(Protocol):
         """See `channel.Channel.ask`."""
 
 
-class Call:
+class Call(msgspec.Struct, eq=False):
     """A request that came and is not answered yet: what is asked, by whom, and since when."""
 
-    __slots__ = ("_size", "command", "peer", "received_ms")
-
-    def __init__(self, command: Command, size: int, peer: Peer, received_ms: int) -> None:
-        self.command = command
-        self.peer = peer
-        self.received_ms = received_ms
-        self._size = size
+    command: Command
+    size: int
+    peer: Peer
+    received_ms: int
 
     def answer(self, reply: Command | None) -> None:
         """Answer it, or drop it; once, in the thread of the event loop."""
-        self.peer.answer(self.command, self._size, reply)
+        self.peer.answer(self.command, self.size, reply)
 
 
 class Later:

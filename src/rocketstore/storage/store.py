@@ -261,9 +261,8 @@ class BaseStore(Reader):
         """Store a batch as a producer encodes it, without decoding it; as `put_batch`.
 
         `batch` holds messages back to back, as `format.client_batch.encode_client_batch` makes
-        them; `properties` are added to those of every message, and the other fields are those of
-        every message, see `Message`. A batch that is cut off inside a message is refused as well.
-        Source: DefaultMessageStore.putMessages.
+        them; `properties` are added to those of each, and the other fields are those of each, see
+        `Message`. One cut off inside a message is refused. Source: DefaultMessageStore.putMessages.
         """
         result = self._writer.put_client_batch_at_once(
             batch, properties, topic, queue_id, wait_flush, born_host, sys_flag, born_timestamp_ms,
