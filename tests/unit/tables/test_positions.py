@@ -22,7 +22,7 @@ from support.patience import wait_until
 from support.store_files import overwrite_file
 
 LOG = ("commitlog", "consumequeue", "batchconsumequeue", "index", "checkpoint", "known-ends")
-SETTINGS: dict[str, Any] = {"message_delay_level": "1s 1h", "transaction_time_out": 0}
+SETTINGS: dict[str, Any] = {"message_delay_level": "0s 1h", "transaction_time_out": 0}
 
 
 def opened(root: Path, *, hours_later: int = 0, **settings: Any) -> MessageStore:
