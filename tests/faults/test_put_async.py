@@ -154,6 +154,14 @@ def test_what_lasts_is_in_the_future_at_last(tmp_path, monkeypatch):
     assert isinstance(future.exception(0), MemoryError)
 
 
+def test_what_a_thread_that_died_has_left_ends_with_the_store(tmp_path, monkeypatch):
+    monkeypatch.setattr(async_puts.AsyncPuts, "_work", lambda puts: puts._bell.wait())
+    with opened(tmp_path) as store:
+        future = store.put_async(message(0))
+        assert not future.done()
+    assert future.result(0).status is OK
+
+
 def test_a_callback_that_raises_ends_neither_the_thread_nor_other_futures(tmp_path):
     def exits(_future: Future) -> None:
         raise SystemExit

@@ -1,5 +1,6 @@
 """Where everything lies, and in which directory the next log file goes."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,17 @@ def test_everything_lies_where_4_9_puts_it():
         root / "lock",
     )
     assert layout.repair == root / "repair"
+
+
+def test_what_was_cut_is_kept_below_a_directory_named_by_the_time_of_utc(monkeypatch):
+    monkeypatch.setenv("TZ", "JST-9")
+    time.tzset()
+    try:
+        kept = StoreLayout.of("s").repair_at(1_700_000_000_045)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert kept == Path("s/repair/20231114T221320045Z").absolute()
 
 
 def test_several_log_paths_are_several_directories_not_one_named_after_all():

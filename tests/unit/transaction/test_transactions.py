@@ -1,6 +1,7 @@
 """Begin, commit, roll back: what is stored, what is answered, what a kill leaves."""
 
 import tracemalloc
+from bisect import bisect_left
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,15 @@ from rocketstore import (
     PutResult,
     RefusedMessageError,
 )
-from rocketstore.format.host import encode_host
+from rocketstore.format.host import HOST_V4_SIZE, HOST_V6_SIZE, encode_host
 from rocketstore.format.metadata_json import loads
 from rocketstore.format.queue_entry import DELAY_TOPIC
+from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, TOPIC_SIZE_MAX
 from rocketstore.native.log_end import Record
 from rocketstore.rules.half_messages import TRANSACTION_GROUP as GROUP
 from rocketstore.transaction import ledger, transactions
 from rocketstore.transaction.ledger import Ledger, open_transactions, read_ledger
-from rocketstore.transaction.records import HALF, OP, op_record
+from rocketstore.transaction.records import HALF, OP, ROOM_BYTES, op_record
 from rocketstore.units import QueueKey
 from support.clock import START_MS
 from support.interrupts import InterruptAt
@@ -311,6 +313,20 @@ def test_a_half_message_leaves_room_for_its_checks(stores, size):
     assert half.put.detail is not None
     assert ("that checks add" in half.put.detail) == (size > 32_574)
     assert stores.store.commit(half).status is EndStatus.NOT_FOUND
+
+
+def test_a_half_message_leaves_room_in_its_file_for_the_longest_copy(stores):
+    def begun(size):
+        return stores.store.begin(Message(topic="orders", body=bytes(size), unique_key="k")).put
+
+    sizes = range(stores.store.config.mapped_file_size_commit_log)
+    longest = bisect_left(sizes, 1, key=lambda size: not begun(size).is_stored) - 1
+    refused = begun(longest + 1)
+    assert refused.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+    assert "for a copy at its longest" in refused.detail
+    more_host, more_topic = HOST_V6_SIZE - HOST_V4_SIZE, TOPIC_SIZE_MAX - len(HALF.topic)
+    at_longest = begun(longest).size + ROOM_BYTES + more_topic + more_host
+    assert at_longest + END_FILE_MIN_BLANK_SIZE == len(sizes)
 
 
 def test_a_message_without_a_key_gets_one(stores):
