@@ -14,12 +14,12 @@ import functools
 import operator
 import os
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rocketstore.at_once import spread
 from rocketstore.audit.batch_audit import StoredQueues
 from rocketstore.config import (
     StoreConfig,
@@ -199,23 +199,23 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
     met = Chain(0, 0)
     lacking: list[Lacking] = []
     # Kernels and reads let other threads run meanwhile.
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        survey = survey_log(
-            files, now_ms=now_ms, data_stop=ReadLogFile.data_stop, advance=advance, spread=pool.map
-        )
-        if ended is not None:
-            survey = ended(survey, files)
-        spans = [(one.start, min(one.stop, survey.end)) for one in survey.kept if one.record_count]
-        held = [[span for span in spans if file.holds(span[0])] for file in files]
-        compare = functools.partial(_compared, now_ms + CLOCK_TOLERANCE_MS, queues, index, config)
-        for stretch, keys, parts, called in pool.map(compare, files, held):
-            for chain in stretch.chains:
-                met.extend(chain)
-            lacking += keys
-            for queue, part in parts.items():
-                queue.part = queue_rules.added(queue.part, part)
-            for key, content in called.items():
-                batches.called[key] += content
+    each = functools.partial(spread, most=len(os.sched_getaffinity(0)))
+    survey = survey_log(
+        files, now_ms=now_ms, data_stop=ReadLogFile.data_stop, advance=advance, spread=each
+    )
+    if ended is not None:
+        survey = ended(survey, files)
+    spans = [(one.start, min(one.stop, survey.end)) for one in survey.kept if one.record_count]
+    held = [(file, [span for span in spans if file.holds(span[0])]) for file in files]
+    compare = functools.partial(_compared, now_ms + CLOCK_TOLERANCE_MS, queues, index, config)
+    for stretch, keys, parts, called in each(compare, held):
+        for chain in stretch.chains:
+            met.extend(chain)
+        lacking += keys
+        for queue, part in parts.items():
+            queue.part = queue_rules.added(queue.part, part)
+        for key, content in called.items():
+            batches.called[key] += content
     audited = queues.concluded(survey)
     reached = max((queue.dispatched_to for queue in audited), default=-1) if was_killed else None
     return StoreAudit(
@@ -241,12 +241,13 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
 
 
 def _compared(
-    latest_ms: int, queues: QueueAudit, index: IndexAudit, config: StoreConfig, file: ReadLogFile,
-    spans: Sequence[tuple[int, int]],
+    latest_ms: int, queues: QueueAudit, index: IndexAudit, config: StoreConfig,
+    held: tuple[ReadLogFile, Sequence[tuple[int, int]]],
 ) -> tuple[
     Stretch, list[Lacking], dict[AuditedQueue, QueuePart], dict[QueueKey, bytearray]
 ]:  # fmt: skip
     """Compare records in spans of a file with queues and index; gather entries of batch queues."""
+    file, spans = held
     met, lacking = Stretch(file.base, file.base), []
     parts: dict[AuditedQueue, QueuePart] = {}
     called = defaultdict[QueueKey, bytearray](bytearray)

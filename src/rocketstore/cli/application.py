@@ -27,6 +27,7 @@ from rocketstore.cli.wording import (
     STANDARD_INPUT,
     complain,
     drop_output,
+    printable,
     program_name,
     system_error,
 )
@@ -94,7 +95,15 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     # Until the command begins: what is imported stays, and looking for garbage among it, again and
     # again, would be a tenth of a broker's start.
     gc.disable()
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    try:
+        code = run(sys.argv[1:] if arguments is None else arguments)
+    except MemoryError:
+        complain("no memory is left; raise its limit (ulimit -v, or the container's)")
+        code = exit_codes.UNREACHABLE
+    except Exception:  # noqa: BLE001 - Python's own code for it would say "found, and no damage"
+        traceback.print_exc()
+        code = exit_codes.UNREACHABLE
+    sys.exit(code)
 
 
 def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
@@ -120,10 +129,10 @@ def run(arguments: list[str]) -> int:
         sys.stdout.flush()
     except cyclopts.CycloptsError as error:
         words = [program_name(), *(error.command_chain or ()), "--help"]
-        complain(f"{str(error).rstrip()} See: {' '.join(words)}")
+        complain(f"{printable(str(error).strip())} See: {' '.join(words)}")
         return exit_codes.USAGE
     except RocketStoreError as error:
-        complain(str(error))
+        complain(str(error) if isinstance(error, SparkJobError) else printable(str(error)))
         if is_traced:
             traceback.print_exception(error)
         elif isinstance(error, SparkJobError):

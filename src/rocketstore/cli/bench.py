@@ -31,6 +31,7 @@ app = App(name="bench")
 
 QUEUES: Final = 8
 PAGE_MESSAGES: Final = 32
+_MOST_BYTES: Final = (1 << 31) - 1
 
 
 @Parameter(name="*")
@@ -49,7 +50,7 @@ class Workload:
     """
 
     messages: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 200_000
-    body_size: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1024
+    body_size: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=_MOST_BYTES))] = 1024
     directory: Annotated[Path | None, Parameter(name="--dir")] = None
 
 

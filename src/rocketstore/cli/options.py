@@ -6,6 +6,7 @@ Law: a range of time begins with ``--begin``, which it includes, and ends before
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -44,7 +45,7 @@ BodyOption = Annotated[
 
 TopicOption = Annotated[str, Parameter(name=["--topic", "-t"], help="Topic of the messages.")]
 QueueOption = Annotated[int, Parameter(name=["--queue", "-q"], help="Queue id.")]
-MaxOption = Parameter(name=["--max", "-n"], validator=validators.Number(gte=0))
+MaxOption = Parameter(name=["--max", "-n"], validator=validators.Number(gte=0, lte=sys.maxsize))
 
 SparkOption = Annotated[str, Parameter(name="--master", help="Where Spark runs.")]
 SplitOption = Annotated[

@@ -54,3 +54,9 @@ def test_no_command_prints_on_stderr_by_print():
         if node.func.id == "print" and any(word.arg == "file" for word in node.keywords)
     ]
     assert found == []
+
+
+def test_no_text_controls_the_terminal(capsys):
+    """The name of a file that lies in a store, say."""
+    complain("store/\x1b[2J\x07: damaged\nnext: repair it")
+    assert capsys.readouterr().err == "rocketstore: store/\\x1b[2J\\x07: damaged\nnext: repair it\n"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, repair_store
-from rocketstore.at_once import LEAST_EACH, at_once
+from rocketstore.at_once import LEAST_EACH, at_once, spread
 from rocketstore.errors import FlushFailedError
 from rocketstore.storage.files.disk import Disk
 from support.clock import Clock
@@ -48,6 +48,16 @@ def test_the_caller_works_alone_where_the_system_gives_no_thread(monkeypatch):
 
     monkeypatch.setattr(_thread, "start_new_thread", refused)
     assert at_once(abs, range(QUEUES)) == [*range(QUEUES)]
+    assert [*spread(abs, range(3), most=2)] == [*range(3)]
+
+
+def test_what_is_ready_is_handed_on_before_the_rest_is_done():
+    """What a whole store makes of all its files need not be in memory."""
+    done = []
+    for number in spread(done.append, range(100), most=1):
+        assert number is None
+        assert len(done) < 100
+        break
 
 
 @pytest.mark.parametrize("error", [ValueError, IndexError, KeyboardInterrupt])

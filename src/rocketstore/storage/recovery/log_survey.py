@@ -76,7 +76,7 @@ def survey_log(
     They are in order, of one length; gaps between them are holes. `start` is the physical offset of
     a record, BLANK or break to begin at, if not the first file's. `data_stop` returns the position
     after which a file is zeros, so that they need not be read; `advance` is called with how many
-    bytes were scanned; `spread` is `map`, or that of a pool of threads.
+    bytes were scanned; `spread` is `map`, or does so in several threads.
     """
     asked = [file for file in files if file.base + file.size > start]
 

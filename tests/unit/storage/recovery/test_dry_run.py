@@ -1,6 +1,6 @@
 """A dry run says what is wrong and what the repair then does, and writes nothing."""
 
-import contextlib
+import functools
 import random
 import shutil
 from pathlib import Path
@@ -211,20 +211,11 @@ def test_a_dry_run_knows_what_becomes_of_entries_without_a_record(
     assert path.read_bytes()[:200] == before[:200]
 
 
-class OneFirst:
-    """Threads of which one is always the first to be done."""
-
-    def __init__(self, first):
-        self._first = first
-
-    def __call__(self, _count):
-        return contextlib.nullcontext(self)
-
-    def map(self, function, *given):
-        calls = list(zip(*given, strict=True))
-        first = self._first % len(calls)
-        done = [function(*one) for one in calls[first:] + calls[:first]]
-        return done[len(calls) - first :] + done[: len(calls) - first]
+def one_first(work, items, *, most, first):
+    """Do as threads may of which one is always the first to be done."""
+    first %= len(items)
+    done = [work(one) for one in [*items[first:], *items[:first]]]
+    return done[len(items) - first :] + done[: len(items) - first]
 
 
 @pytest.mark.parametrize("first", range(5))
@@ -240,5 +231,6 @@ def test_a_dry_run_knows_the_numbers_that_other_queues_records_have_in_a_queue_t
             for _ in range(12):
                 store.put(Message(topic="others", body=bytes(LOG_FILE_BYTES // 10)), 0)
     shutil.rmtree(tmp_path / "consumequeue" / "mixed")
-    monkeypatch.setattr("rocketstore.audit.store_audit.ThreadPoolExecutor", OneFirst(first))
+    spread = functools.partial(one_first, first=first)
+    monkeypatch.setattr("rocketstore.audit.store_audit.spread", spread)
     assert_dry_run_is_true(tmp_path, "salvage", config, NOW_MS)

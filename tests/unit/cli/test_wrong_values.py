@@ -1,0 +1,98 @@
+"""Every option of every command with values that nobody meant: no traceback, and one line."""
+
+import io
+
+import pytest
+
+from rocketstore.cli.application import app, main, run
+from support.clock import Clock
+from support.small_store import build_store
+
+NEEDED = {
+    ("store", "import"): ["lines", "--topic", "t"],
+    ("message", "get"): ["--topic", "Topic1"],
+    ("message", "find"): ["--topic", "Topic1", "--key", "k"],
+    ("message", "id"): ["00000000000000000000000000000000"],
+    ("message", "tail"): ["--topic", "Topic1"],
+    ("queue", "show"): ["--topic", "Topic1"],
+    ("replica", "status"): ["--master", "127.0.0.1:1"],
+}
+"""Arguments after the store, or before the option."""
+
+VALUES = ["", "-1", str(10**26), "x", "1.5", "\udcff", ".", "\x1b[2J\nx", "-"]
+SHARED = {"--config", "--set", "--output"}
+LASTING = {("serve", "master"), ("serve", "slave"), ("serve", "namesrv"), ("serve", "broker")}
+
+
+def commands(parent=app, path=()):
+    for name in parent:
+        if not name.startswith("-"):
+            below = (*path, name)
+            if parent[name].default_command is None:
+                yield from commands(parent[name], below)
+            elif below[0] not in {"pipeline", "bench", "demo"} and below not in LASTING:
+                yield below, parent[name]
+
+
+COMMANDS = dict(commands())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    root = tmp_path_factory.mktemp("wrong") / "store"
+    build_store(root, 5, Clock())
+    (root.parent / "lines").write_text("a\nb\n")
+    return root
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_a_wrong_value_is_one_line_and_no_traceback(path, made, capsys, monkeypatch):
+    monkeypatch.chdir(made.parent)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    needed = [*([] if path == ("config", "show") else ["store"]), *NEEDED.get(path, ())]
+    options = {
+        one.name: getattr(one.hint, "__name__", "")
+        for one in COMMANDS[path].assemble_argument_collection()
+        if one.name.startswith("--") and "follow" not in one.name
+    }
+    if path != ("store", "info"):  # all have the same three
+        options = {name: kind for name, kind in options.items() if name not in SHARED}
+    for option, kind in options.items():
+        for value in VALUES:
+            given = [f"{option}={value}"] if kind == "bool" else [option, value]
+            at = needed.index(option) if option in needed else len(needed)
+            rest = needed[:at] + needed[at + 2 :]
+            code = run([*path, *rest, *given])
+            said = capsys.readouterr().err
+            assert code in range(5), (given, said)
+            assert "\x1b" not in said
+            if code == 2:
+                assert said.startswith("rocketstore: ")
+                assert said.count("\n") == 1, said
+
+
+def test_no_error_of_python_s_own_ends_with_the_code_of_a_finding(made, capsys, monkeypatch):
+    """Python's code for it would be 1, which says that no damage is left."""
+    for error, shown in ((RuntimeError("odd"), "RuntimeError: odd"), (MemoryError(), "ulimit -v")):
+
+        def fails(*_arguments, _error=error, **_options):
+            raise _error
+
+        monkeypatch.setattr("rocketstore.audit.verify.verify_store", fails)
+        with pytest.raises(SystemExit) as end:
+            main(["store", "verify", str(made)])
+        assert end.value.code == 3
+        assert shown in capsys.readouterr().err
+
+
+def test_commands_work_alone_where_the_system_gives_no_thread(made, capsys, monkeypatch):
+    def refused(*_call):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("_thread.start_new_thread", refused)
+    monkeypatch.setattr("threading._start_new_thread", refused)
+    for words in ("verify", "repair --dry-run", "repair", "info", "scan", "scrub --rate 0"):
+        verb, *rest = words.split()
+        assert run(["store", verb, str(made), *rest]) == 0, capsys.readouterr().err
+    for what in ("queue", "index"):
+        assert run([what, "rebuild", str(made)]) == 1, capsys.readouterr().err
