@@ -24,6 +24,7 @@ from cyclopts import Parameter
 from rocketstore.audit.verify import verify_store
 from rocketstore.cli import exit_codes
 from rocketstore.cli.findings import checksum_note, verification_summary
+from rocketstore.cli.options import StoreArgument
 from rocketstore.cli.progress import progress
 from rocketstore.cli.wording import program_name
 from rocketstore.config import BrokerRole, StoreConfig
@@ -63,9 +64,9 @@ PATIENCE_S: Final = 10.0
 
 def demo(
     *,
-    directory: Annotated[Path, Parameter(name="--dir", help="Where the store is made.")] = Path(
-        ".demo/flights"
-    ),
+    directory: Annotated[
+        StoreArgument, Parameter(name="--dir", help="Where the store is made.")
+    ] = Path(".demo/flights"),
     pipeline: Annotated[bool, Parameter(help="Continue with the jobs on Spark.")] = True,
 ) -> int:
     """Import the 336,776 flights that left New York City in 2013, query and verify the store.
@@ -75,6 +76,8 @@ def demo(
     """
     began = time.perf_counter()
     flights = flights_file()  # where there is none, nothing is made
+    if not directory.name:
+        raise StoreError(f"{directory}: the demo makes a new directory", hint="name it with --dir")
     made_by_spark = directory.with_name(f"{directory.name}-on-spark")
     with_services = directory.with_name(f"{directory.name}-services")
     for made in (directory, made_by_spark, with_services):

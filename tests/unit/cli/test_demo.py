@@ -81,6 +81,12 @@ def test_demo_touches_no_directory_that_it_did_not_make(tmp_path, capsys):
     assert precious.read_text() == "keep"
 
 
+@pytest.mark.parametrize(("directory", "code"), [("", 2), (".", 3), ("/", 3)])
+def test_demo_makes_a_directory_that_has_a_name(directory, code, capsys):
+    assert run(["demo", "--dir", directory]) == code
+    assert "name" in capsys.readouterr().err
+
+
 def test_missing_values_of_the_data_set_become_null(tmp_path):
     with zipfile.ZipFile(tmp_path / "flights.csv.zip", "w") as archive:
         archive.writestr("flights.csv", "year,tailnum,dep_time\n2013,NA,\n2013,N1,517\n")
