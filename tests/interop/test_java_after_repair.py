@@ -125,9 +125,7 @@ def test_java_recovers_a_damaged_store_to_what_compatible_recovery_gives(broken,
 
 
 @pytest.mark.parametrize("kept", [COUNT, 1])
-def test_java_finds_no_entry_in_queues_that_were_cut_to_whole_files(
-    kept: int, tmp_path: Path
-) -> None:
+def test_java_finds_no_entry_in_queues_that_were_cut_to_whole_files(kept, tmp_path):
     offsets = build_store(tmp_path, COUNT + 4, Clock())
     overwrite(tmp_path, offsets[kept], b"\xff" * 8)
     crashed(tmp_path)

@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ NAME = "six.example"
 
 
 @pytest.fixture(autouse=True)
-def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+def _known(monkeypatch):
     asked: Callable[..., Any] = socket.getaddrinfo
 
     def answer(host: str, *rest: Any, **more: Any) -> Any:
@@ -25,12 +24,12 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", answer)
 
 
-def test_a_broker_tells_the_name_and_records_have_its_number() -> None:
+def test_a_broker_tells_the_name_and_records_have_its_number():
     assert (listening_host(NAME), store_host(NAME, 10911)) == (NAME, "[::1]:10911")
 
 
 @pytest.mark.parametrize("host", [NAME, "[::1]"])
-def test_slaves_and_scrapes_are_listened_for(tmp_path: Path, host: str) -> None:
+def test_slaves_and_scrapes_are_listened_for(tmp_path, host):
     config = StoreConfig.small(ha_listen_address=host, ha_listen_port=0)
     with MessageStore.open(tmp_path, config) as store:
         assert store.replication.address[0] == "::1"
