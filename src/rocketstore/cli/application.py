@@ -107,11 +107,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Repeat a Ctrl-C that came while an object was destroyed: Python would only print it."""
+    """Repeat a Ctrl-C that came while an object was destroyed, where Python would only print it."""
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
         # A moment later, since what is raised in this function is lost like the first.
         threading.Timer(INTERRUPT_AGAIN_S, _thread.interrupt_main).start()
-    else:
+    # Else a second signal beside the first, after which it means what it means to the system.
+    elif "ignored due to race condition" not in str(unraisable.exc_value):
         sys.__unraisablehook__(unraisable)
 
 

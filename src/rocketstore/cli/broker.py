@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 from pathlib import Path
@@ -55,9 +56,9 @@ def broker(
         complain(f"brokerId={own.broker_id}: a master's is 0, as in 4.9; brokerRole says its role")
     path = _path(store, loaded)
     raise_descriptors()
-    with stop_on_signal() as stop, MessageStore.open(
-        path, config, services=[BrokerService.with_settings(own)]
-    ) as opened:  # fmt: skip
+    services = [BrokerService.with_settings(own)]
+    opens = functools.partial(MessageStore.open, path, config, services=services)
+    with stop_on_signal() as stop, stop.opened(opens) as opened:
         service: BrokerService = opened.attached[BrokerService.name]
         print(
             f"broker {own.broker_name} at {service.address}, name server {service.name_server}",

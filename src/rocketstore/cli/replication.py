@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -49,7 +50,8 @@ def master(store: MadeStoreArgument, /, *, settings: StoreSettings = DEFAULTS) -
         config = msgspec.structs.replace(config, ha_listen_port=HA_PORT)
     if config.broker_role is BrokerRole.SLAVE:  # its broker.conf is from its time as a slave
         config = msgspec.structs.replace(config, broker_role=BrokerRole.ASYNC_MASTER)
-    with stop_on_signal() as stop, MessageStore.open(store, config) as opened:
+    opens = functools.partial(MessageStore.open, store, config)
+    with stop_on_signal() as stop, stop.opened(opens) as opened:
         assert isinstance(opened.replication, MasterService)
         print(f"slaves follow {store} at {address_text(*opened.replication.address)}", flush=True)
         stop.wait()
@@ -115,7 +117,7 @@ def _follow(store: Path, config: StoreConfig, stop: StopSignal, *, renew: bool) 
             troubles.add(error.trouble)
             stop.bell.ring()
 
-    with MessageStore.open(store, sized) as opened:
+    with stop.opened(functools.partial(MessageStore.open, store, sized)) as opened:
         assert isinstance(opened.replication, SlaveService)
         opened.replication.trouble_listeners.append(note)
         print(f"{store} follows {config.ha_master_address}", flush=True)

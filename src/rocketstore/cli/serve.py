@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from cyclopts import App
 
+from rocketstore.cli.wording import complain
 from rocketstore.storage.threads import Bell
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig
     from rocketstore.config.sources import LoadedConfig
+    from rocketstore.message_store import MessageStore
 
     Handlers: TypeAlias = dict[signal.Signals, Callable[..., object]]
 
@@ -62,6 +64,21 @@ class StopSignal:
     def __init__(self) -> None:
         self.bell = Bell()
         self.is_set = False
+        self._is_opening = False
+
+    @contextlib.contextmanager
+    def opened(self, opens: Callable[[], MessageStore]) -> Iterator[MessageStore]:
+        """Open a store, and close it; a signal ends an opening at once.
+
+        After a crash it may take longer than those wait who ask it to end.
+        """
+        self._is_opening = True
+        try:
+            store = opens()
+        finally:
+            self._is_opening = False
+        with store:
+            yield store
 
     def set(self, *_of_signal: object) -> None:
         """Take note of a signal; the next one ends the process as usual.
@@ -73,6 +90,9 @@ class StopSignal:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self.bell.ring()
+        if self._is_opening:
+            complain("told to end while the store opened; the next opening goes on")
+            raise SystemExit(0)
 
     def wait(self) -> None:
         """Wait for the signal."""

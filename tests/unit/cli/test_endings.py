@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from rocketstore import Message, StoreConfig
-from rocketstore.cli.application import main, run
+from rocketstore.cli.application import _interrupt_again, main, run
 from rocketstore.events import get_logger
 from rocketstore.message_store import MessageStore
 from support.patience import PATIENCE_S
@@ -256,3 +258,11 @@ def test_what_the_terminal_cannot_show_is_spelt_out(tmp_path):
     )
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert ended.stdout.endswith("zwölf \\u20ac\n".encode("latin-1"))
+
+
+def test_a_second_signal_beside_the_first_is_no_traceback(capsys):
+    """Python prints so of one that came while its handler was set back to the system's."""
+    message = f"Signal {int(signal.SIGINT)} ignored due to race condition"
+    error = OSError(message)
+    _interrupt_again(SimpleNamespace(exc_type=OSError, exc_value=error))
+    assert capsys.readouterr().err == ""

@@ -261,3 +261,41 @@ def test_the_end_of_a_terminal_asks_to_stop_unless_it_is_ignored():
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("ends_by", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("what", ["broker", "master", "slave"])
+def test_it_ends_while_its_store_still_recovers_and_nothing_is_lost(tmp_path, what, ends_by):
+    """Whoever asks waits for ten seconds, or ninety; a recovery may take longer."""
+    root = filled(tmp_path / "store")
+    end = end_of(root)
+    (root / "abort").touch()
+    code = f"""
+import sys, time
+import rocketstore.storage.opening as opening
+from rocketstore.cli import main
+
+def recover(*_arguments, **_options):
+    print("recovers", flush=True)
+    time.sleep({PATIENCE_S})
+
+
+opening.recover = recover
+ports = "listenPort=0 namesrvPort=0" if {what!r} == "broker" else "haListenPort=0"
+settings = [f"--set={{one}}" for one in [*ports.split(), "haMasterAddress=127.0.0.1:1"]]
+main(["serve", {what!r}, {str(root)!r}, *settings])
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout.readline() == "recovers\n"
+            process.send_signal(ends_by)
+            _, said = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0
+            assert "told to end while the store opened" in said
+            assert "Traceback" not in said
+        finally:
+            process.kill()
+    assert end_of(root) == end
+    assert (root / "abort").exists()  # the next opening recovers it
