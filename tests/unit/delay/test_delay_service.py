@@ -8,6 +8,7 @@ import pytest
 from rocketstore import BrokerRole, Message, MessageStore
 from rocketstore.config import FlushDiskType
 from rocketstore.delay.delivery import copy_of
+from rocketstore.errors import StoreError
 from rocketstore.format.host import encode_host
 from rocketstore.format.metadata_json import DelayOffsets, decode_table
 from rocketstore.native.log_end import Record
@@ -573,6 +574,27 @@ def test_a_log_that_was_put_back_is_asked_itself(tmp_path, clock):
     with open_small(tmp_path, clock) as store:
         turns(store)
         assert bodies(store) == [b"a"]
+
+
+def test_a_save_that_failed_is_tried_again_although_nothing_was_delivered_since(
+    tmp_path, clock, monkeypatch
+):
+    with open_small(tmp_path, clock, flush_delay_offset_interval=1) as store:
+        put(store, b"a")
+        turns(store)
+        clock.now_ms += 1000
+        for _ in range(3):
+            store.delays.turn()
+            clock.now_ms += 1
+        store.flush()
+        with monkeypatch.context() as broken:
+            broken.setattr("rocketstore.tables.delay_offsets.write_atomically", _no_room)
+            with pytest.raises(StoreError):
+                store.delays.turn()
+        for _ in range(3):
+            clock.now_ms += 1
+            store.delays.turn()
+        assert saved(tmp_path).offset_table == {1: 1}
 
 
 def test_a_failed_save_is_no_end(tmp_path, clock, monkeypatch):

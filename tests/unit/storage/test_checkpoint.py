@@ -1,5 +1,8 @@
 """The checkpoint: times that never go back and are written only when they changed."""
 
+import pytest
+
+from rocketstore.errors import StoreFullError
 from rocketstore.format.checkpoint import CHECKPOINT_SIZE_BYTES, Checkpoint, encode_checkpoint
 from rocketstore.storage.checkpoint import StoreCheckpoint, read_checkpoint
 from support.failing_disk import FailingDisk
@@ -36,6 +39,22 @@ def test_times_never_go_back(tmp_path):
     assert checkpoint.times == Checkpoint(10, 25, 30)
     checkpoint.reset(Checkpoint(1, 2, 3))
     assert checkpoint.times == Checkpoint(1, 2, 3)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_times_that_could_not_be_written_are_written_by_the_next_flush(tmp_path, is_new):
+    path, disk = tmp_path / "checkpoint", FailingDisk()
+    checkpoint = StoreCheckpoint(path, disk=disk)
+    if not is_new:
+        checkpoint.flush()
+    checkpoint.advance(physic_ms=7)
+    disk.is_full = True
+    with pytest.raises(StoreFullError):
+        checkpoint.flush()
+    assert read_checkpoint(path) == Checkpoint()
+    disk.is_full = False
+    checkpoint.flush()
+    assert read_checkpoint(path) == Checkpoint(7, 0, 0)
 
 
 def test_unchanged_times_cost_no_sync(tmp_path):

@@ -3,12 +3,13 @@
 import pytest
 
 from rocketstore.config import StoreConfig
-from rocketstore.errors import FlushFailedError
+from rocketstore.errors import FlushFailedError, StoreFullError
 from rocketstore.storage.checkpoint import (
     KnownEndsWriter,
     QueueFlusher,
     StoreCheckpoint,
     read_checkpoint,
+    read_known_ends,
 )
 from rocketstore.storage.files.disk import Disk
 from support.dispatch_parts import DispatchParts
@@ -120,6 +121,19 @@ def test_a_full_index_file_is_synced_in_the_next_turn_and_once(tmp_path):
     assert times(parts) == (0, 0, 0), "only a thorough flush moves the checkpoint"
 
 
+def test_ends_for_which_there_was_no_room_are_written_by_the_next_flush(tmp_path):
+    parts = DispatchParts(tmp_path, disk=RecordingDisk())
+    flusher = flusher_of(parts)
+    dispatch(parts, 5000)
+    parts.disk.is_full = True
+    with pytest.raises(StoreFullError):  # of the checkpoint
+        flusher.flush_all()
+    assert read_known_ends(parts.root) is None
+    parts.disk.is_full = False
+    assert flusher.flush_all()
+    assert read_known_ends(parts.root).log_end == parts.end
+
+
 def test_what_is_dispatched_during_the_flush_is_not_promised(parts, flusher, monkeypatch):
     dispatch(parts, 5000)
     real = parts.table.flush
@@ -129,8 +143,12 @@ def test_what_is_dispatched_during_the_flush_is_not_promised(parts, flusher, mon
         return real(*arguments)
 
     monkeypatch.setattr(parts.table, "flush", flush_while_dispatching)
+    end = parts.end
     assert flusher.flush_all()
     assert times(parts) == (0, 5000, 5000)
+    known = read_known_ends(parts.root)
+    assert (known.log_end, [ends.next for _, ends in known.queues]) == (end, [1])
+    assert parts.queue().max_offset == 2
 
 
 def test_after_a_failed_sync_the_checkpoint_stays(parts, flusher):
