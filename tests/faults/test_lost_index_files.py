@@ -24,7 +24,8 @@ CONFIG = StoreConfig(
 )
 COUNT = 330
 STEP_MS = 700
-HEADER = struct.Struct(">qqqqii")
+HEADER, ITEM = struct.Struct(">qqqqii"), struct.Struct(">iqii")
+ITEMS_AT = HEADER.size + CONFIG.max_hash_slot_num * 4
 HOW = [(clean, policy) for clean in (True, False) for policy in RecoveryPolicy]
 
 
@@ -125,6 +126,25 @@ LIES = {
     "no items": (5, 0),
     "many items": (5, 79),
 }
+
+
+def index_last_again(path: Path) -> None:
+    """Put the newest item once more, as 4.9 does at each start (K-I8)."""
+    content = bytearray(path.read_bytes())
+    *header, count = HEADER.unpack_from(content)
+    key_hash, *item, _ = ITEM.unpack_from(content, ITEMS_AT + (count - 1) * ITEM.size)
+    slot_at = HEADER.size + key_hash % CONFIG.max_hash_slot_num * 4
+    ITEM.pack_into(content, ITEMS_AT + count * ITEM.size, key_hash, *item, count - 1)
+    struct.pack_into(">i", content, slot_at, count)
+    HEADER.pack_into(content, 0, *header, count + 1)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(("clean", "policy"), HOW)
+def test_a_broker_that_started_and_stored_nothing_costs_no_key(whole, tmp_path, clean, policy):
+    root, clock = damaged(whole, tmp_path, clean=clean)
+    index_last_again(index_files(root)[-1])
+    check_whole(root, clock, policy)
 
 
 def lie(path: Path, what: str) -> None:

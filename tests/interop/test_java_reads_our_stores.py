@@ -2,9 +2,11 @@
 
 import pytest
 
-from rocketstore import MessageStore
+from rocketstore import MessageStore, verify_store
 from rocketstore.format.client_batch import encode_client_batch
+from rocketstore.format.host import encode_host
 from rocketstore.format.properties import message_properties
+from rocketstore.native.log_end import Record
 from rocketstore.storage.read_only import ReadOnlyStore
 from support.both_sides import (
     IPV6_HOST,
@@ -62,6 +64,25 @@ def test_java_appends_where_we_stopped_and_we_where_java_stopped(tmp_path):
         assert_equal_messages(expected, all_of_java(java))
         assert_same_store(reader, java, len(MESSAGES))
         assert_same_answers(reader, java, MESSAGES[::9], "orders")
+
+
+def test_a_start_of_java_that_stores_nothing_costs_no_key(tmp_path):
+    """Java dispatches again what stands after the last queue entry, here a prepared message."""
+    slots = {"maxHashSlotNum": 5}
+    config = small_config(**slots)
+    prepared = Record(b"half", b"KEYS\x01half", encode_host(IPV6_HOST), sys_flag=4)
+    with MessageStore.open(tmp_path, config) as ours:
+        put_ours(ours, MESSAGES[:150])
+        ours.put_record("orders", 0, prepared)
+    JavaStore(tmp_path, SMALL_FILES | slots).close()
+    with MessageStore.open(tmp_path, config) as ours:
+        put_ours(ours, MESSAGES[150:])
+    assert verify_store(tmp_path, config).findings == []
+    with (
+        JavaStore(tmp_path, SMALL_FILES | slots) as java,
+        ReadOnlyStore.open(tmp_path, config) as reader,
+    ):
+        assert_same_answers(reader, java, MESSAGES, "orders")
 
 
 def test_java_reads_our_ipv6_hosts(tmp_path):
