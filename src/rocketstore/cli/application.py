@@ -83,6 +83,7 @@ app.command(
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and end the process with its exit code."""
+    _fill_streams()
     # Started with a stream closed: output to it is dropped, and never reaches a store's file.
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
@@ -104,6 +105,18 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         traceback.print_exc()
         code = exit_codes.UNREACHABLE
     sys.exit(code)
+
+
+def _fill_streams() -> None:
+    """Have no file or socket of this program be standard input or output, where these are closed.
+
+    uvloop ends a process that has closed one as if by an error of the system.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
 
 
 def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:

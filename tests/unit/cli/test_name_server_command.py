@@ -65,3 +65,16 @@ def test_values_that_are_broken_are_an_error_and_stay(tmp_path):
     assert code == 4
     assert str(kept) in said
     assert kept.read_text() == '{"configTable":'
+
+
+@pytest.mark.parametrize("closed", ["<&-", "<&- 2>&-"])
+def test_it_ends_in_order_where_it_was_started_without_standard_input(closed):
+    """A supervisor may do so; uvloop aborts a process that closes a socket of so low a number."""
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "rocketstore"]
+    with subprocess.Popen(
+        [*command, "serve", "namesrv", "--port", "0"], stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout.readline().startswith("name server at ")
+        server.terminate()
+        server.communicate(timeout=PATIENCE_S)
+    assert server.returncode == 0
