@@ -61,8 +61,10 @@ cdef class PlainPuts:
     @cython.locals(sizes=bytes)
     cpdef put_messages(self, object messages, object queue_id, long long longest)
     cdef put_parts(
-        self, QueueCounter counter, bytes batch, Bytes more, bytes sizes, long long now, long long began_ns
+        self, QueueCounter counter, bytes batch, Bytes more, bytes sizes, long long now, long long began_ns,
+        bint waits
     )
     cdef finish(
-        self, QueueCounter counter, long long stop, long long now, long long began_ns, long long count, bytes sizes
+        self, QueueCounter counter, long long stop, long long now, long long began_ns, long long count, bytes sizes,
+        bint waits
     )

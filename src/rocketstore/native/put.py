@@ -171,13 +171,12 @@ class PlainPuts:
         host = self.host_of(view.in_slot(message, self.born_host))
         if counter is None or host is None:
             return None
-        if self.waits and view.in_slot(message, self.wait_flush) is not True:
-            return None
-        if not self.is_ready(now):
+        waits = view.in_slot(message, self.wait_flush)
+        if type(waits) is not bool or not self.is_ready(now):
             return None
         end = self.end
         stop = self.write_message(message, counter, host, end.position, counter.next_offset, now)
-        return self.finish(counter, stop, now, began_ns, 1, None)
+        return self.finish(counter, stop, now, began_ns, 1, None, waits is True)
 
     def put_prepared(self, prepared: Any, body: Any = None, queue_id: Any = 0) -> Any:
         """Store a prepared message; see `MessageStore.put_prepared`."""
@@ -190,7 +189,8 @@ class PlainPuts:
         if counter is None or type(held) is not Record:
             return None
         record = held
-        if self.waits and view.in_slot(prepared, self.prepared_wait_flush) is not True:
+        waits = view.in_slot(prepared, self.prepared_wait_flush)
+        if type(waits) is not bool:
             return None
         if body is None:
             body = record.body
@@ -201,7 +201,7 @@ class PlainPuts:
         end = self.end
         content = view.bytes_inside(body)
         stop = end.add_record(record, content, counter, end.position, counter.next_offset, now)
-        return self.finish(counter, stop, now, began_ns, 1, None)
+        return self.finish(counter, stop, now, began_ns, 1, None, waits is True)
 
     def put_encoded(
         self, body: Any, block: Any, topic: Any, queue_id: Any, wait_flush: Any, born_host: Any,
@@ -219,7 +219,7 @@ class PlainPuts:
             or len(body) > self.longest_body
             or type(block) is not bytes
             or _WAIT in block
-            or (self.waits and wait_flush is not True)
+            or type(wait_flush) is not bool
         ):
             return None
         properties = view.bytes_inside(block)
@@ -237,7 +237,7 @@ class PlainPuts:
         if start >= 0:
             stop = end.add_bytes(start, properties, 0, properties.size)
             end.end_properties(start, stop)
-        return self.finish(counter, stop, now, began_ns, 1, None)
+        return self.finish(counter, stop, now, began_ns, 1, None, wait_flush is True)
 
     def put_rows(
         self, file: Any, descriptor: int, messages: Any, queue_ids: Any, rows: Any, bodies: Any,
@@ -363,7 +363,7 @@ class PlainPuts:
             if end.needs_slow_path or payload > longest:
                 end.needs_slow_path = True
                 break
-        return self.finish(counter, at, now, began_ns, count, sizes)
+        return self.finish(counter, at, now, began_ns, count, sizes, True)
 
     def put_client_batch(
         self, batch: Any, more: Any, topic: Any, queue_id: Any, wait_flush: Any, born_host: Any,
@@ -377,7 +377,7 @@ class PlainPuts:
         if (
             counter is None
             or host is None
-            or wait_flush is not True
+            or type(wait_flush) is not bool
             or type(batch) is not bytes
             or len(batch) > self.longest_body
             or type(more) is not bytes
@@ -392,11 +392,12 @@ class PlainPuts:
             and self.record.take(host, 0, sys_flag, born_timestamp_ms, reconsume_times, 0)
         ):
             return None
-        return self.put_parts(counter, batch, added, sizes, now, began_ns)
+        return self.put_parts(counter, batch, added, sizes, now, began_ns, wait_flush is True)
 
     def put_parts(
-        self, counter: QueueCounter, batch: bytes, more: Bytes, sizes: Any, now: int, began_ns: int
-    ) -> Any:
+        self, counter: QueueCounter, batch: bytes, more: Bytes, sizes: Any, now: int, began_ns: int,
+        waits: bool,
+    ) -> Any:  # fmt: skip
         """Store the messages of a client's batch, which have all else from `self.record`."""
         end = self.end
         record = self.record
@@ -436,11 +437,12 @@ class PlainPuts:
             begin = block_at + size
             count += 1
         end.needs_slow_path = begin < source.size
-        return self.finish(counter, at, now, began_ns, count, sizes)
+        return self.finish(counter, at, now, began_ns, count, sizes, waits)
 
     def finish(
-        self, counter: QueueCounter, stop: int, now: int, began_ns: int, count: int, sizes: Any
-    ) -> Any:
+        self, counter: QueueCounter, stop: int, now: int, began_ns: int, count: int, sizes: Any,
+        waits: bool,
+    ) -> Any:  # fmt: skip
         """Publish and acknowledge what was written, and return the result.
 
         What needs the slow path is taken back, and the result is None.
@@ -476,6 +478,8 @@ class PlainPuts:
                 end.on_look()  # an interrupt: once too often is better than never
                 raise
         if self.waits:
+            if not waits:
+                return self.acknowledge(result, began_ns, self.timeout_s, waits=False)
             left_s = self.timeout_s
             if self.group is not None:
                 left_s = -1.0 if self.group.wait(position + size, left_s) else 0.0

@@ -4,13 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketstore import MessageStore, PutMessageStatus, StoreConfig
+from rocketstore import Message, MessageStore, PutMessageStatus, StoreConfig
+from rocketstore.config import FlushDiskType
 from rocketstore.errors import RocketStoreError
+from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.scan import kernels
 from rocketstore.storage.log.prepared import PreparedMessage
 from support.clock import Clock
 from support.inside import parts_of
 from support.memory import memory_directory
+from support.patience import PATIENCE_S
 
 OK = PutMessageStatus.PUT_OK
 HOST = "127.0.0.1:54321"
@@ -83,3 +86,30 @@ def test_a_plain_one_makes_no_prepared_message(stores, monkeypatch):
     monkeypatch.undo()
     assert result.status is OK
     assert stores[1].put_encoded("t", 0, b"x", b"KEYS\x01k", born_host=HOST).status is OK
+
+
+@pytest.mark.skipif(not kernels.is_compiled(), reason="interpreted, all is left to the writer")
+@pytest.mark.parametrize("kind", ["message", "prepared", "encoded", "batch"])
+def test_one_that_does_not_wait_for_its_sync_needs_no_slow_way_and_is_synced_soon(
+    tmp_path, monkeypatch, kind
+):
+    """It is how a broker puts with SYNC_FLUSH: one sync then answers for many."""
+    message = Message(topic="t", body=b"x", born_host=HOST, wait_flush=False)
+    with MessageStore.open(
+        tmp_path / "store", StoreConfig.small(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    ) as store:
+        assert store.put(Message(topic="t", body=b"first", born_host=HOST)).status is OK
+        prepared, batch = PreparedMessage.of(message), encode_client_batch([(0, b"x", b"")])
+        ways = {
+            "message": lambda: store.put(message),
+            "prepared": lambda: store.put_prepared(prepared),
+            "encoded": lambda: store.put_encoded("t", 0, b"x", born_host=HOST, wait_flush=False),
+            "batch": lambda: store.put_client_batch(
+                "t", 0, batch, born_host=HOST, wait_flush=False
+            ),
+        }
+        with monkeypatch.context() as without:
+            without.delattr(type(parts_of(store).log), "append")
+            result = ways[kind]()
+        assert (result.status, result.queue_offset) == (OK, 1)
+        assert store.wait_for("t", 0, 1, timeout_s=PATIENCE_S)  # only what is synced is read
