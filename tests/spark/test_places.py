@@ -9,7 +9,6 @@ from rocketstore import pipeline
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline.jobs.execution import plain_failure
 from rocketstore.pipeline.jobs.publishing import published, write_parquet
-from rocketstore.pipeline.jobs.sweeping import OWNER
 from support.clock import Clock
 from support.small_store import build_store
 
@@ -34,7 +33,7 @@ def test_tables_of_an_audit_and_of_a_report_are_where_they_were_asked_for(spark,
     assert [one.name for one in tmp_path.iterdir()] == [NAME]
 
 
-def test_a_place_that_spark_would_take_for_another_one_is_refused(spark, store, tmp_path):
+def test_a_place_that_duckdb_would_take_for_another_one_is_refused(spark, store, tmp_path):
     for job in (pipeline.audit, pipeline.report):
         with pytest.raises(ConfigError, match="has a backslash in it"):
             job(spark, store, tmp_path / "back\\slash")
@@ -42,18 +41,18 @@ def test_a_place_that_spark_would_take_for_another_one_is_refused(spark, store, 
 
 
 def test_a_worker_that_does_not_see_where_it_is_to_write_says_so(spark, tmp_path):
-    """Spark writes to that worker's own disk, of which the driver sees nothing."""
-    owner = []
+    """It would write to its own disk, of which the driver sees nothing."""
+    made = []
 
     def elsewhere(batches):
-        Path(*owner).unlink()
+        Path(*made).rmdir()
         yield from batches
 
     there = pytest.raises(StoreError, match="must see the place under one path")
     with there, published(str(tmp_path / "out")) as place, plain_failure():
-        owner.append(Path(place, OWNER))
+        made.append(Path(place, "rows"))
         gone = spark.range(0, 3, 1, 1).mapInArrow(elsewhere, "id BIGINT").repartition(1)
-        write_parquet(gone, iter, "id BIGINT", f"{place}/rows")
+        write_parquet(gone, iter, "id BIGINT", *made)
     assert list(tmp_path.iterdir()) == []
 
 

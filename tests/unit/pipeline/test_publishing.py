@@ -5,12 +5,16 @@ import shutil
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
-from rocketstore.errors import StoreError
-from rocketstore.pipeline.jobs.publishing import published
+from rocketstore.errors import ConfigError, StoreError
+from rocketstore.pipeline import audit, report
+from rocketstore.pipeline.jobs.publishing import published, write_parquet
 from rocketstore.places.files import files_at
 from support.archiving import archived
+from support.arrow_frames import Frame
 from support.golden import golden_case
 from support.rebuild_runs import rebuilt_here
 from support.restoring import restored
@@ -150,3 +154,21 @@ def test_on_an_object_store_the_mark_comes_last(s3):
     assert [entry.name for entry in files.list(path)] == ["_SUCCESS"]
     with pytest.raises(StoreError, match="is there already"), published(location):
         pass
+
+
+def test_of_a_task_that_ran_twice_one_file_stays(tmp_path):
+    directory = tmp_path / "rows"
+
+    def work(batches):
+        (directory / ".of an attempt that was killed").write_bytes(b"half a file")
+        yield from batches
+
+    write_parquet(Frame(pa.table({"id": [3, 1, 2]})), work, "id BIGINT", directory)
+    assert [one.name for one in directory.iterdir()] == ["part-0.parquet"]
+    assert parquet.read_table(directory).to_pydict() == {"id": [3, 1, 2]}
+
+
+@pytest.mark.parametrize("job", [audit, report])
+def test_what_workers_write_is_on_a_disk(tmp_path, job):
+    with pytest.raises(ConfigError, match=r"^s3://bucket/made is not on a disk"):
+        job(None, golden_case("broker") / "store", out="s3://bucket/made")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketstore.errors import ConfigError, StoreError, StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY
+from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.jobs.execution import map_batches
 from rocketstore.pipeline.jobs.sweeping import OWNER, claim
 from rocketstore.places.files import files_at, sync_all, sync_path
@@ -106,26 +107,30 @@ def remove_empty(directories: Iterable[Path]) -> None:
             one.rmdir()
 
 
-def write_parquet(frame: DataFrame, work: Any, schema: str, place: str) -> None:
-    """Write what `work` makes of each partition (`map_batches`) below a place not published yet.
+def write_parquet(frame: DataFrame, work: Any, schema: str, directory: Path) -> None:
+    """Write what `work` makes of each partition (`map_batches`) to a directory, a file each.
 
-    Law: a worker that does not see the place raises. Spark would write to that worker's own disk,
-    and the driver find less than all without an error.
+    Law: a worker that does not see the directory raises; of attempts of a task one file is read.
     """
-    if "\\" in place:
-        hint = "Spark takes it for a slash: name a directory without one"
-        raise ConfigError(f"{place} has a backslash in it", key="out", value=place, hint=hint)
-    owner = Path(place).with_name(OWNER)
-    is_owned = not is_remote(place) and owner.exists()
+    directory.mkdir()
 
-    def seen(batches: Iterator[Any]) -> Iterator[Any]:
-        with plain_write_errors(owner.parent):
-            if is_owned:
-                owner.stat()
-        yield from work(batches)
+    def written(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyarrow import parquet  # noqa: PLC0415 - workers of these jobs only
+        from pyspark import TaskContext  # noqa: PLC0415 - as above
 
-    written = map_batches(frame, seen, schema).write
-    written.parquet(place if is_remote(place) else f"file://{place}")
+        task, columns = TaskContext.get(), arrow_schema(schema)
+        path = directory / f".{uuid.uuid4().hex}"  # which readers pass over
+        with plain_write_errors(directory.parent):
+            with path.open("xb") as file, parquet.ParquetWriter(file, columns) as writer:
+                for rows in work(batches):
+                    writer.write_batch(rows.cast(columns))
+            sync_path(path)
+            path.replace(directory / f"part-{task.partitionId() if task else 0}.parquet")
+        return iter(())
+
+    map_batches(frame, written, schema).toArrow()
+    for left in directory.glob(".*"):
+        left.unlink(missing_ok=True)
 
 
 def put(place: str, name: str, content: bytes) -> None:
@@ -150,6 +155,15 @@ def refuse_inside_store(location: str, key: str) -> None:
         if is_store or (root / DELTA_LOG).is_dir():
             what = f"{location} lies inside the {'store' if is_store else 'table'} {root}"
             raise ConfigError(what, key=key, value=location, hint="name a directory elsewhere")
+
+
+def local_place(out: str) -> Path:
+    """Return the directory that a job is to make: on a disk, in no store, its name plain."""
+    problem = "is not on a disk" if is_remote(out) else "has a backslash in it" * ("\\" in out)
+    if problem:
+        raise ConfigError(f"{out} {problem}", key="out", value=out, hint="name another directory")
+    refuse_inside_store(out, "out")
+    return Path(local_path(out))
 
 
 def refuse_taken(location: str) -> None:

@@ -22,6 +22,7 @@ from rocketstore.arguments import checked
 from rocketstore.config import StoreConfig
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, LOCK_FILE_NAME
 from rocketstore.pipeline.columns import arrow_schema
+from rocketstore.pipeline.jobs import publishing
 from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
 from rocketstore.pipeline.jobs.audit.audit_judgement import (
     FINDINGS,
@@ -33,11 +34,10 @@ from rocketstore.pipeline.jobs.audit.audit_judgement import (
 )
 from rocketstore.pipeline.jobs.audit.audit_work import FACTS, RUNS, FactRow
 from rocketstore.pipeline.jobs.execution import arrow_frame, map_batches, map_tasks, plain_failure
-from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, write_parquet
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.planning import MOST_TASKS
 from rocketstore.pipeline.queues import ALL_OFFSETS
-from rocketstore.places.files import read_part, sync_path
+from rocketstore.places.files import read_part
 from rocketstore.places.location import is_remote, local_path
 from rocketstore.places.log_files import store_timestamp_ms
 from rocketstore.places.log_verdict import judged_log
@@ -128,7 +128,7 @@ def audit(
     """
     config = StoreConfig.of(config)
     if out is not None:
-        refuse_taken(str(out))
+        publishing.refuse_taken(str(publishing.local_place(str(out))))
     now_ms = system_clock_ms() if now_ms is None else now_ms
     look = partial(_look, spark, str(store), out, config, max_split_bytes, now_ms)
     with suppress(_WriterCameError):
@@ -294,11 +294,10 @@ class _Audit(NamedTuple):
         self, judged: DataFrame, index: list[IndexFacts], view: LogView
     ) -> tuple[AuditReport, list[Finding]]:
         """Return the reported findings, and those that are not rows of `judged`."""
-        counted = judged.filter("counted IS NOT NULL").groupBy("counted", "file")
-        # Not by the names of the groups, which the session may drop (retainGroupColumns).
-        sides = {"count": "sum", "first": "min", "counted": "min", "file": "min"}
-        added = counted.agg(sides).toArrow().to_pylist()
-        sums = Counter({row["min(counted)"]: row["sum(count)"] for row in added})
+        counted = judged.filter("counted IS NOT NULL").select("counted", "file", "count", "first")
+        groups = counted.toArrow().group_by(["counted", "file"])
+        added = groups.aggregate([("count", "sum"), ("first", "min")]).to_pylist()
+        sums = Counter({row["counted"]: row["count_sum"] for row in added})
         # The worst first.
         worst = judged.filter("counted IS NULL").orderBy("place", ascending=True)
         rows = worst.limit(MOST_COLLECTED).toArrow().to_pylist()
@@ -346,8 +345,7 @@ class _Audit(NamedTuple):
         if not self.common.has_index:
             return []
         sums = {
-            (row["min(counted)"], row["min(file)"]): (row["sum(count)"], row["min(first)"])
-            for row in added
+            (row["counted"], row["file"]): (row["count_sum"], row["first_min"]) for row in added
         }
         return self.index_files + index_findings(
             sorted(index, key=lambda one: one.file),
@@ -397,7 +395,7 @@ def _write_report(
 
     `own` are findings that are not among those `judged` by `judge_targets`.
     """
-    with published(location) as place:
+    with publishing.published(location) as place:
         columns = arrow_schema(FINDINGS)
         added = pa.Table.from_pylist([one.to_dict() for one in own], schema=columns)
         found = judged.filter("kind IS NOT NULL").select(*columns.names)
@@ -408,7 +406,7 @@ def _write_report(
             (queues, ("topic", "queueId"), QUEUES, "queues"),
         ):
             ordered = rows.coalesce(1).sortWithinPartitions(*order)
-            write_parquet(ordered, iter, schema, f"{place}/{name}")
+            publishing.write_parquet(ordered, iter, schema, Path(place, name))
         summary = {
             "store": report.store,
             "exitCode": report.exit_code,
@@ -416,7 +414,4 @@ def _write_report(
             "findingCounts": dict(Counter(one.kind for one in report.findings)),
         }
         content = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
-        put(place, "summary.json", content.encode())
-        if not is_remote(place):
-            for path in Path(place).rglob("*.parquet"):
-                sync_path(path)
+        publishing.put(place, "summary.json", content.encode())

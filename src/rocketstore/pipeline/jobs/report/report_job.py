@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 
 from rocketstore.arguments import checked
 from rocketstore.config import StoreConfig, parse_delay_levels
-from rocketstore.errors import ConfigError, FormatError, StoreError
+from rocketstore.errors import FormatError, StoreError
 from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets
 from rocketstore.pipeline.jobs.execution import aggregated, map_tasks, plain_failure
-from rocketstore.pipeline.jobs.publishing import published, refuse_inside_store, write_parquet
+from rocketstore.pipeline.jobs.publishing import local_place, published, write_parquet
 from rocketstore.pipeline.jobs.report import partial_groups
 from rocketstore.pipeline.jobs.report.key_sketch import add_packed, most_frequent, new_sketch
 from rocketstore.pipeline.jobs.report.partial_groups import ReportPlan
@@ -35,7 +35,6 @@ from rocketstore.pipeline.planning import plan_log
 from rocketstore.pipeline.queues import job_options, named_stores
 from rocketstore.pipeline.waiting_tables import plan_transactions
 from rocketstore.places.files import sync_all
-from rocketstore.places.location import is_remote, local_path
 from rocketstore.places.log_files import Segment, list_segments, store_timestamp_ms
 from rocketstore.places.small_files import read_metadata
 from rocketstore.units import MiB, system_clock_ms
@@ -108,7 +107,7 @@ def run_report(spark: SparkSession, plan: ReportPlan) -> Report:
             count = min(MOST_PARTITIONS, 1 + len(plan.tasks) // TASKS_OF_PARTITION)
             groups = aggregated(counted.repartition(count, *keys), keys, **joined)
             join, schema = partial_groups.join_sketches, partial_groups.SCHEMA
-            write_parquet(groups, join, schema, f"{directory}/groups")
+            write_parquet(groups, join, schema, Path(directory, "groups"))
         return write_report(plan, Path(directory))
 
 
@@ -122,7 +121,7 @@ def plan_report(
     """Check the place of a report, and return what it has to read; see `report`."""
     options = job_options(str(store), config, max_split_bytes)
     places = named_stores(options)
-    out = _checked_place(str(out))
+    out = local_place(str(out))
     stores = [(place, list_segments(place)) for place in places]
     now_ms = system_clock_ms() if now_ms is None else now_ms
     delays_ms = parse_delay_levels(StoreConfig.of(config).message_delay_level)
@@ -135,14 +134,6 @@ def plan_report(
         found = plan_transactions(skipping)
         tasks += [common._replace(halves=(halves, skipping)) for halves in found]
     return ReportPlan(out, stores, tasks, common)
-
-
-def _checked_place(out: str) -> Path:
-    if is_remote(out):
-        hint = "write the report to a directory, and copy that"
-        raise ConfigError(f"{out} is not on a disk", key="out", hint=hint)
-    refuse_inside_store(out, "out")
-    return Path(local_path(out))
 
 
 def _delivered(place: StorePlace) -> dict[int, int] | None:

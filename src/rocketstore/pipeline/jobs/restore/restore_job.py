@@ -292,7 +292,6 @@ def plan_whole(archive: Archive, task: LogFileTask) -> list[LogFileTask]:
 def _new_log(spark: SparkSession, archive: Archive, task: LogFileTask) -> list[LogFileTask]:
     """Return the tasks of a selection; raise where nothing is selected, or nothing of a topic."""
     topics, begin_ms, end_ms = task.selection
-    unknown = topics
     _, files, _ = _log_files(archive, task.broker)
     sizes = [(base, file["fileSize"]) for base, file in files.items()]
     for wanted in (task, task._replace(selection=EVERYTHING)):
