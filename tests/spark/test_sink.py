@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from rocketstore import MessageStore, StoreConfig
-from rocketstore.pipeline import register
 from support import sink_driver
 from support.golden_stores import golden_store
 from support.patience import PATIENCE_S, START_S
@@ -57,9 +56,8 @@ def test_what_is_written_is_read_back_in_the_order_of_its_tasks(spark, orders, t
     assert [row["queueOffset"] for row in back if row["topic"] == "Odd"] == list(range(300))
 
 
-def test_threads_of_a_program_write_after_each_has_registered_the_session(spark, tmp_path):
+def test_every_thread_of_a_program_writes(spark, tmp_path):
     def work(number):
-        register(spark)
         frame = spark.range(number * 10, number * 10 + 10).selectExpr("cast(id AS STRING) AS body")
         write(frame, tmp_path / "new", topic=f"t{number}")
 

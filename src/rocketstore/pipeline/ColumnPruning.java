@@ -1,5 +1,5 @@
 // What Spark's optimizer lacks for a Python source: a scan has only the columns that its query uses.
-// Compiled by Spark's own compiler when a session is registered (column_pruning.py).
+// Compiled by Spark's own compiler when a session is registered (java_parts.py).
 //
 // Law: a scan that is narrowed is a new one with a plan of its own. What Spark planned for one set
 // of columns is never used for another, which would be rows of the wrong columns; for the same set

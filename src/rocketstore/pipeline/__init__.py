@@ -67,8 +67,8 @@ _AT_WORK: Final = {  # packages that a job's module loads only as it works
 def register(spark: SparkSession) -> None:
     """Make ``format("rocketstore")`` known to a session, unless Spark found it by itself.
 
-    From then on queries of the session read only the columns that they use. A thread of your own
-    that writes calls it, too: Spark finds no Python source to write to in one without a session.
+    From then on queries of the session read only the columns that they use, and every thread can
+    write: Spark finds no Python source to write to in a thread that has no session.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def register(spark: SparkSession) -> None:
     environment.check_versions()
     environment.warn_of_untested_versions()
     with environment.needed():
-        from rocketstore.pipeline.column_pruning import prune_columns  # noqa: PLC0415 - as below
+        from rocketstore.pipeline import java_parts  # noqa: PLC0415 - PySpark's, as below
         from rocketstore.pipeline.source import NAME, StoreDataSource  # noqa: PLC0415 - PySpark's
 
     # Spark warns of a source that replaces one that it found, once more for each stream.
@@ -89,9 +89,8 @@ def register(spark: SparkSession) -> None:
     if not (found and found.dataSourceExists(NAME)):
         spark.dataSource.register(StoreDataSource)
     if jvm:
-        prune_columns(spark)
-        # A write looks for its source in the session of its thread, where a thread has none yet.
-        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - above
+        java_parts.prune_columns(spark)
+        java_parts.give_threads_a_session(spark)
 
 
 def __getattr__(name: str) -> Any:

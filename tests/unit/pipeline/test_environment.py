@@ -196,10 +196,10 @@ class Session:
 @pytest.mark.parametrize(("found", "registered"), [(True, 0), (False, 1), (None, 1)])
 def test_a_source_that_spark_found_is_not_registered_again(monkeypatch, found, registered):
     """Spark would warn of that at each stream; a session of Spark Connect does not say."""
-    monkeypatch.setattr("rocketstore.pipeline.column_pruning.prune_columns", lambda spark: None)
+    parts, helped = "rocketstore.pipeline", []
+    monkeypatch.setattr(f"{parts}.java_parts.prune_columns", helped.append)
+    monkeypatch.setattr(f"{parts}.java_parts.give_threads_a_session", helped.append)
     session = Session(found=found)
     pipeline.register(session)
     assert len(session.registered) == registered
-    if found is not None:  # a thread of a program has none of its own
-        of_scala = session._jvm.org.apache.spark.sql.classic.SparkSession
-        of_scala.setActiveSession.assert_called_once_with(session)
+    assert helped == ([] if found is None else [session, session])
