@@ -33,6 +33,7 @@ from rocketstore.pipeline.columns import (
 from rocketstore.pipeline.option_table import (
     OF_KAFKA,
     OPTIONS,
+    PLACES,
     READS,
     SERVERS,
     SINK,
@@ -83,6 +84,8 @@ class GivenOptions(dict[str, str]):
                 continue
             if key.lower() not in known:
                 raise _not_known(key, value, uses, known)
+            if "\0" in value:
+                raise refused(known[key.lower()], value, "has U+0000 in it")
             self[known[key.lower()]] = value
 
     def refused(self, name: str, what: str, hint: str | None = None) -> ConfigError:
@@ -162,14 +165,11 @@ class GivenOptions(dict[str, str]):
 
     def path_name(self) -> str:
         """Return the name of the option that says where the store is."""
-        if SERVERS not in self:
-            return "path"
-        if "path" in self or "paths" in self:
-            self.only_one(("path", SERVERS))
-        if re.fullmatch(r"[\w.-]+:\d+(\s*,\s*[\w.-]+:\d+)*", self[SERVERS].strip()):
+        given = self.only_one(one for one in PLACES if one in self)
+        if re.fullmatch(r"[\w.-]+:\d+(\s*,\s*[\w.-]+:\d+)*", self.get(SERVERS, "").strip()):
             # A sink would make a directory of that name, and the messages would not be where meant.
             raise self.refused(SERVERS, "has addresses of brokers", "name the store's directory")
-        return SERVERS
+        return given[0] if given else "path"
 
     def places(self, name: str) -> tuple[str, ...]:
         """Return locations: the text as it stands if that is there, else those between commas."""
@@ -392,7 +392,7 @@ def read_options(values: GivenOptions) -> ReadOptions:
     values.check_company(STRATEGY, TIME_STARTS)
     # With the default of those who use its names.
     strategies = ("error", "latest") if columns_of == KAFKA else ("latest", "error")
-    locations = values.names("paths", json_too=True) or values.places(values.path_name())
+    locations = values.places(values.path_name())
     if not locations:
         raise ConfigError("no store is named", key="path", hint="give its directory to load()")
     for location in locations:

@@ -88,6 +88,7 @@ def test_names_are_matched_without_regard_to_case():
     ("name", "value"),
     [
         ("table", "tables"),
+        ("brokerName", "a\0"),
         ("damage", "ignore"),
         ("includeBody", "yes"),
         ("failOnDataLoss", ""),
@@ -126,6 +127,11 @@ def test_several_paths_come_with_commas_or_as_spark_s_array():
     assert parse_options({"paths": '["/a","/b,c"]'}).locations == ("/a", "/b,c")
     with pytest.raises(ConfigError):
         parse_options({"paths": '["/a"'})
+    for empty in ("", " ", "[]"):
+        with pytest.raises(ConfigError, match="no store is named"):
+            parse_options({"paths": empty})
+    with pytest.raises(ConfigError, match="option paths cannot be given together with path"):
+        parse_options({"path": "/a", "paths": '["/b"]'})
 
 
 def test_columns_keep_the_order_that_was_asked_for():

@@ -1,9 +1,9 @@
 """Options of the sink: each is known, and refused when malformed or out of place."""
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructType
 
-from rocketstore.errors import ConfigError
+from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline.sink.sink_writer import parse_sink_options
 from rocketstore.pipeline.sink.spark_sink import BatchSink, StreamSink
 
@@ -60,6 +60,12 @@ def test_a_file_uri_and_a_relative_path_become_absolute(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert parse(path="file:///data/store").root == "/data/store"
     assert parse(path="store").root == str(tmp_path / "store")
+
+
+def test_a_name_that_is_too_long_for_a_directory_is_one_sentence(tmp_path):
+    given = {"path": str(tmp_path / ("a" * 300)), "topic": "t"}
+    with pytest.raises(StoreError, match="cannot be written: File name too long"):
+        BatchSink.planned(given, StructType().add("body", BinaryType()), overwrite=False)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from rocketstore.config import resolve_sizes
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, crc32
-from rocketstore.pipeline.jobs.publishing import refuse_inside_store
+from rocketstore.pipeline.jobs.publishing import plain_write_errors, refuse_inside_store
 from rocketstore.pipeline.sink.sink_writer import (
     ABOUT,
     SINK_DIRECTORY,
@@ -83,7 +83,8 @@ def check_target(options: SinkOptions) -> int:
     """Refuse a path that is not a store, settle a killed commit; return the size of a log file."""
     root, layout = Path(options.root), StoreLayout.of(options.root, options.config)
     refuse_inside_store(options.root, "path")
-    _waiting(options, lambda: refuse_writer(layout.lock, hint=""))
+    with plain_write_errors(root):
+        _waiting(options, lambda: refuse_writer(layout.lock, hint=""))
     signs = (root / SINK_DIRECTORY, layout.lock, *layout.commit_log_directories)
     is_free = not root.exists() or (root.is_dir() and not any(root.iterdir()))
     if not is_free and not any(sign.exists() for sign in signs):
