@@ -15,7 +15,7 @@ is.
 
 from __future__ import annotations
 
-import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -40,7 +40,6 @@ _FOLLOWED: Final = {LOG: "the whole log", QUEUES: "queues (subscribe, subscribeP
 _STARTS: Final = ("startingOffsets", *option_table.TIME_STARTS)
 _KEYWORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "-2": EARLIEST, "-1": LATEST}
 
-_MOST_HINT: Final = 2000  # characters of startingOffsets that an error repeats
 _KEPT: Final = range(1, 1001)  # characters of a choice that each offset keeps, for every batch
 
 Starts = dict[QueuePlace | str | None, int]
@@ -103,33 +102,17 @@ def to_json(kind: str, places: Places) -> dict[str, Any]:
 def from_json(saved: dict[str, Any], kind: str) -> Places:
     """Return an offset that a checkpoint holds, unless that is another version's or query's."""
     other = QUEUES if kind == LOG else LOG
-    try:
+    with suppress(KeyError, TypeError, AttributeError):  # its content is not an offset either
         if saved.get("version") == VERSIONS[kind] and other not in saved:
             return {name: Place(**one) for name, one in saved[kind].items()}
-        starts = _starts_of_first_version(saved)
-    except (KeyError, TypeError, AttributeError):
-        starts = ""  # its content is not an offset either
     problem = f"its offset is not one of this version: {saved!r:.200}"
     hint = "give this query a checkpointLocation of its own"
     if other in saved:
         problem = f"it is of a query that follows {_FOLLOWED[other]}, not {_FOLLOWED[kind]}"
-    elif starts:
+    elif kind == QUEUES and saved.get("version") == 1:
         problem = "it has an offset of each queue (version 1), and now a place in the log is kept"
-        if len(starts) <= _MOST_HINT:
-            hint += f", and to go on where it stood: option(\"startingOffsets\", '{starts}')"
-        else:
-            hint += ", and to go on where it stood its last offsets as startingOffsets"
+        hint += ", and to go on where it stood its last offsets as startingOffsets"
     raise ConfigError(f"this checkpoint cannot be used: {problem}", hint=hint)
-
-
-def _starts_of_first_version(saved: dict[str, Any]) -> str:
-    """Return the offsets of queues that version 1 kept, as ``startingOffsets`` takes them."""
-    starts: dict[str, dict[str, dict[str, int]]] = {}
-    for broker, topics in saved[QUEUES].items() if saved.get("version") == 1 else ():
-        for topic, queues in topics.items():
-            numbers = {queue_id: place["offset"] for queue_id, place in queues.items()}
-            starts.setdefault(topic, {})[broker] = numbers
-    return json.dumps(starts) if starts else ""
 
 
 class BatchLimits(NamedTuple):
