@@ -171,6 +171,18 @@ def test_a_slave_that_does_not_answer_and_one_that_is_too_far_behind(tmp_path):
         assert put(master).status is NONE_THERE
 
 
+def test_what_a_slave_has_is_counted_to_the_byte(tmp_path):
+    with (
+        open_master(tmp_path, slave_timeout=1, ha_slave_fallbehind_max=1000) as master,
+        RawSlave(master) as slave,
+    ):
+        result = put(master)
+        end, wait = result.physical_offset + result.size, master.replication.wait_replicated
+        slave.acknowledge(master, end - 1)
+        ends = {end - 1: OK, end: TOO_LATE, end + 998: TOO_LATE, end + 999: NONE_THERE}
+        assert {one: wait(one, 0.001) for one in ends} == ends
+
+
 def put_while_its_slave_leaves(master, pool):
     """Begin a put, and return it when the slave that it waits for has it and is gone."""
     with RawSlave(master):
