@@ -25,7 +25,7 @@ HEADER = 91
 
 def settings(chosen):
     return {
-        "mappedFileSizeCommitLog": chosen.choice((1000, 1024, 4096, 5003)),
+        "mappedFileSizeCommitLog": chosen.choice((2000, 2048, 4096, 5003)),
         "mappedFileSizeConsumeQueue": chosen.choice((20, 60, 2000)),
         "mappedFileSizeConsumeQueueExt": 200,
         "enableConsumeQueueExt": chosen.choice(("true", "false")),
