@@ -1,13 +1,16 @@
 """Files that are cut short, empty, too long, missing or too many: named, and never waited on."""
 
+import functools
 import os
 import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from rocketstore import (
+    ConfigError,
     MessageStore,
     RocketStoreError,
     StoreConfig,
@@ -523,3 +526,21 @@ def test_what_stands_in_the_place_of_a_part_is_moved_by_a_repair_as_its_dry_run_
         assert any(store.glob(f"repair/*/{part}*")) == was_there
     with opened(store) as again:
         assert labels_in(again) == set(healthy.labels)
+
+
+@pytest.mark.parametrize("size", [LOG_FILE_BYTES // 2, LOG_FILE_BYTES * 2, 1 << 30])
+def test_a_setting_that_is_wrong_for_a_whole_log_is_refused_and_no_file_is(store, size):
+    """A repair by it would move away, or cut, most of a log that has no fault."""
+    config = msgspec.structs.replace(CONFIG, mapped_file_size_commit_log=size)
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    for judge in (verify_store, repair_store, functools.partial(repair_store, dry_run=True)):
+        with pytest.raises(ConfigError, match=f"mappedFileSizeCommitLog is {size}, but .* unset"):
+            judge(store, config, now_ms=NOW_MS)
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+
+
+def test_a_setting_mends_files_that_were_all_cut(store, healthy):
+    for path in (store / "commitlog").iterdir():
+        os.truncate(path, LOG_FILE_BYTES // 2)
+    repair_store(store, CONFIG, now_ms=NOW_MS)
+    assert {path.stat().st_size for path in (store / "commitlog").iterdir()} == {LOG_FILE_BYTES}

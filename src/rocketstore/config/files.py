@@ -118,6 +118,20 @@ def observed_in(
     )
 
 
+def refuse_other_size(config: StoreConfig, log: Iterable[tuple[Path, int]]) -> None:
+    """Raise `ConfigError` where the files of the log, by name and length, have another size.
+
+    Then it is the setting that is wrong: by it whole files would be moved away, or cut.
+    """
+    wanted, lengths = config.mapped_file_size_commit_log, dict(log)
+    seen = commonest(lengths.items())
+    if wanted is None or seen is None:
+        return
+    ends = {int(path.name) + size for path, size in lengths.items() if size == seen.size_bytes}
+    if any(int(path.name) in ends for path in lengths):
+        resolve_size("mappedFileSizeCommitLog", wanted, seen, wanted)
+
+
 class StoreSizes(NamedTuple):
     """Sizes that a store works with."""
 
