@@ -196,6 +196,10 @@ def test_a_record_that_leaves_8_bytes_still_fits(store):
     fill_to(store, plain_size(b"x") + 8)
     result = store.put(Message(topic=TOPIC, body=b"x"))
     assert result.physical_offset + result.size == LOG_FILE_BYTES - 8
+    longest = LOG_FILE_BYTES - 8 - plain_size(b"")  # of all that a file can hold
+    assert store.put(Message(topic=TOPIC, body=bytes(longest))).size == LOG_FILE_BYTES - 8
+    refused = store.put(Message(topic=TOPIC, body=bytes(longest + 1)))
+    assert refused.status is PutMessageStatus.MESSAGE_ILLEGAL
 
 
 def test_a_record_that_would_leave_7_bytes_goes_to_the_next_file_after_a_blank(store):

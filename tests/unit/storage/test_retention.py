@@ -165,8 +165,10 @@ def test_the_newest_log_file_is_never_deleted(bench):
 
 def test_a_file_that_is_not_wholly_dispatched_stays(bench):
     bench.fill(OLD, OLD, OLD)
-    bench.dispatched = 4096 + 10
+    bench.dispatched = 4096
     assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR]
+    bench.dispatched = 2 * 4096 - 1
+    assert bench.log_rules() == []
 
 
 def test_switched_off_retention_deletes_nothing_but_watches_the_disk(tmp_path):
