@@ -424,9 +424,8 @@ class BaseStore(Reader):
     def close(self) -> None:
         """Flush everything, mark the store as ended in order, and release it.
 
-        A second call does nothing; after one that was interrupted twice (by exceptions out of a
-        signal handler) it ends what that one began. After an error the marker ``abort`` stays, so
-        that the next open checks what is there. In a forked child it does nothing.
+        A second call does nothing, nor does one in a forked child; one after two interrupts ends
+        what was begun. After an error ``abort`` stays, and the next open checks what is there.
 
         Raises
         ------
@@ -441,18 +440,19 @@ class BaseStore(Reader):
                 return
             self._is_closed = True
             try:
-                self._workers.stop()
-            except BaseException:
-                # After an interrupt the rest is still done, unless there is another one.
-                if not self._workers.is_stopped:
-                    self._workers.stop()
-                raise
-            finally:
-                if self._workers.is_stopped:
-                    self._let_go()
+                self._end()
+            finally:  # nothing is left, except after an interrupt
+                self._end()
         finally:
             if "by" in self._closing and self._closing["by"] is call:
                 del self._closing["by"]  # without a call, in which an interrupt could come
+
+    def _end(self) -> None:
+        try:
+            self._workers.stop()
+        finally:
+            if self._workers.is_stopped and not self._is_let_go:
+                self._let_go()
 
     def abandon(self) -> None:
         """Release a store without threads as a crash would; the next open recovers it."""

@@ -170,11 +170,15 @@ class StoreWorkers:
     # --- the end --------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop everything and flush; remove the marker ``abort`` if all went well.
+        """Stop everything and flush, once; remove the marker ``abort`` if all is well.
 
         `FlushFailedError` says that the log is not wholly on the disk; all threads have stopped.
         After any other `StoreError` buffers hold what could not be committed, and nothing stopped.
         """
+        if not self.is_stopped:
+            self._stop()
+
+    def _stop(self) -> None:
         self.dispatch.thread.refuse_itself()
         for service in reversed(self.attached.values()):
             service.stop()
