@@ -21,9 +21,14 @@ ARROW_TYPES = {
 }
 
 
+def placed(path: str | Path, given: dict[str, str]) -> dict[str, str]:
+    """Return options with the path of a store, unless they name several by `paths`."""
+    return given if "paths" in given else {"path": str(path), **given}
+
+
 def plan_table(path: str | Path, **options: Any) -> list[Any]:
     """Return the tasks of a read as an executor gets them."""
-    parsed = parse_options({"path": str(path), **_texts(options)})
+    parsed = parse_options(placed(path, _texts(options)))
     return pickle.loads(pickle.dumps(READERS[parsed.table].plan(parsed)))  # noqa: S301
 
 
@@ -34,7 +39,7 @@ def read_table(path: str | Path, **options: Any) -> list[dict[str, Any]]:
 
 def rows_of_plan(plan: list[Any], path: str | Path, **options: Any) -> list[dict[str, Any]]:
     """Return the rows of a plan that was made before."""
-    parsed = parse_options({"path": str(path), **_texts(options)})
+    parsed = parse_options(placed(path, _texts(options)))
     table = READERS[parsed.table]
     schema = pa.schema([(name, ARROW_TYPES[TABLES[parsed.table][name]]) for name in parsed.columns])
     batches = []

@@ -18,6 +18,7 @@ from rocketstore.pipeline.streaming.stream_options import (
     parse_stream_options,
 )
 from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader
+from support.pipeline_tables import placed
 
 MODES: dict[str, dict[str, Any]] = {"log": {}, "queues": {"subscribePattern": "Topic.*"}}
 """Options of either way to follow a store."""
@@ -53,9 +54,9 @@ class StreamRun:
         **options: Any,
     ) -> None:
         given = {name: str(value) for name, value in options.items()}
-        self.options = parse_stream_options({"path": str(path), **given})
+        self.options = parse_stream_options(placed(path, given))
         schema = row_type(self.options.read)
-        self.reader = StoreStreamReader({"path": str(path), **given}, schema)
+        self.reader = StoreStreamReader(placed(path, given), schema)
         self.reader.clock = clock
         self.kind = self.reader.kind
         self.checkpoint = Checkpoint() if checkpoint is None else checkpoint

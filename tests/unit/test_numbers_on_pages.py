@@ -37,30 +37,30 @@ from support.repository import ROOT
 SAID = {
     "how-it-works/remoting": (
         f"header and body; at most {LONGEST_FRAME:,} ",
-        f"nothing moved for {LIMITS.idle_ms // 1000} s",
+        f"no byte came or went for {LIMITS.idle_ms // 1000} s",
         f"a frame is not whole {LIMITS.frame_ms // 1000} s after its first byte",
         f"took no byte of its replies for {LIMITS.stall_ms // 1000} s",
         f"more than {LIMITS.most_connections:,} connections",
         f"A connection that holds {LIMITS.connection_bytes // MiB} MiB is not read",
-        f"Where all connections together hold {LIMITS.total_bytes // MiB} MiB",
+        f"While all connections together hold {LIMITS.total_bytes // MiB} MiB",
         f"If that lasts for {LIMITS.full_ms // 1000} s",
-        f"was silent for {SILENCE_MS // 1000} s, which is looked at every {BROKERS_S:.0f} s",
-        f"{REQUEST_MS // 1000} s unless it says another",
-        f"which has {CONNECT_MS // 1000} s to be made",
+        f"been silent for {SILENCE_MS // 1000} s; a check for that runs every {BROKERS_S:.0f} s",
+        f"{REQUEST_MS // 1000} s unless it says otherwise",
+        f"which may take {CONNECT_MS // 1000} s to connect",
         f"for which a server waits {DRAIN_MS // 1000} s",
         f"serve namesrv --port {PORT}",
     ),
     "how-it-works/broker": (
         f"has more than {MOST_IN_A_TURN_BYTES // KiB} KiB to go through",
         f"there are at most {MOST_LOCKS:,} ",
-        f"nothing for {SILENT_MS // 1000} s is let go of",
-        f"which is looked at every {CLIENTS_S:.0f} s",
+        f"nothing for {SILENT_MS // 1000} s is dropped",
+        f"a check for that runs every {CLIENTS_S:.0f} s",
         f"name servers, each of which has {UNREGISTER_MS:,} ms to answer",
     ),
     "how-it-works/replication": (
         f"with pauses of {FIRST_PAUSE_S} s to {LONGEST_PAUSE_S:.0f} s",
         f"--master 127.0.0.1:{HA_PORT}",
-        f"a connection has {CONNECT_TIMEOUT_MS // 1000} s to be made",
+        f"connecting may take {CONNECT_TIMEOUT_MS // 1000} s",
         f"at most {MOST_CONNECTIONS} connections",
     ),
     "how-it-works/delay": (
@@ -70,9 +70,9 @@ SAID = {
     ),
     "how-it-works/retention": (
         f"the first one {FIRST_CLEAN_AFTER_S:.0f} s after the start",
-        f"Every {DISK_CHECK_INTERVAL_S:.0f} s a separate thread checks",
+        f"a separate thread checks every {DISK_CHECK_INTERVAL_S:.0f} s",
     ),
-    "guide/python": (f"of a flush that took more than {_SLOW_FLUSH_S * 1000:.0f} ms",),
+    "guide/python": (f"for a flush that took more than {_SLOW_FLUSH_S * 1000:.0f} ms",),
     "how-it-works/memory-topics": (
         f"together, {ENTRY_OVERHEAD_BYTES} of each message",
         f"0 is {AVAILABLE_SHARE * 100:.0f} % of the memory",
@@ -82,12 +82,12 @@ SAID = {
         f"learnt from the files, else {DEFAULT_FILE_BYTES // MiB} MiB",
     ),
     "guide/consume": (
-        f"gets {UNACKNOWLEDGED_LIMIT:,} messages of a queue",
+        f"gets at most {UNACKNOWLEDGED_LIMIT:,} messages of a queue",
         f"After {RETRY_LIMIT} tries",
     ),
     "guide/watching": (
         f"A peer has {REQUEST_TIMEOUT_S:.0f} s for a request and its answer",
-        f"of more than {MOST_PEERS} the oldest",
+        f"more than {MOST_PEERS} connections, the oldest",
     ),
     "compatibility": (
         f"0 to {MOST_QUEUES:,} queues",

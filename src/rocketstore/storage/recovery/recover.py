@@ -88,7 +88,7 @@ class LoadedStore:
         extensions = None
         if config.enable_consume_queue_ext:
             place = layout.consume_queue_ext
-            extensions = QueueExtensions(place, config, disk, clock)
+            extensions = QueueExtensions(place, config, disk, self.newest_time_ms)
         self.queues = ConsumeQueueTable(
             layout.consume_queue,
             sizes.consume_queue_file_bytes,
@@ -129,6 +129,10 @@ class LoadedStore:
     def readable_limit(self) -> int:
         """Return up to where the dispatching thread may go; there is none before recovery."""
         return 0
+
+    def newest_time_ms(self) -> int:
+        """Return the time now, or the newest store time where that is later."""
+        return self.clock()
 
 
 class RecoveryReport(NamedTuple):
