@@ -173,7 +173,7 @@ def test_whatever_its_name_each_reader_and_job_takes_a_path_as_it_is(tmp_path, n
     assert made.record_count == 30
     assert rebuilt_here(root).record_count == 30
     report = name.replace("\\", "")  # a directory that jobs write to may have none
-    plan = plan_report(root, tmp_path / name / f"report {report}")
+    plan = plan_report(root, tmp_path / f"report {report}")
     assert [store.location for store, _ in plan.stores] == [str(root)]
     sink = parse_sink_options({"path": str(root)}, streaming=False)
     assert sink.root == str(root)
