@@ -134,7 +134,9 @@ class ModelConsumer(Client):
             self.poke()
 
     def poke(self) -> None:
-        """Have it share the queues again, as each does every 20 s."""
+        """Have it share the queues again, as each does every 20 s; raises what ended it."""
+        if self._driver.done() and not self._driver.cancelled():
+            self._driver.result()
         self._changed.set()
 
     # --- its life -------------------------------------------------------------------------------
