@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketstore.errors import FormatError
 from rocketstore.format.batch_queue_entry import (
     BATCH_COUNT_MAX,
     BATCH_ENTRY_SIZE_BYTES,
@@ -11,7 +10,7 @@ from rocketstore.format.batch_queue_entry import (
     decode_batch_entry,
     encode_batch_entry,
 )
-from support.fuzzing import check_mutations, fuzz_with_atheris
+from support.fuzzing import check_mutations, check_places, fuzz_with_atheris
 from support.vectors import vector
 
 GOLDEN = (vector("batch-queue/entries"), b"")
@@ -27,19 +26,7 @@ def check(data: bytes) -> None:
         assert encode_batch_entry(entry) == BATCH_ENTRY_STRUCT.pack(*row)
         if entry.is_written:
             assert entry.base_offset < entry.stop_offset <= entry.base_offset + BATCH_COUNT_MAX
-    for position in (-1, 0, len(data) // 2, len(data) - BATCH_ENTRY_SIZE_BYTES, len(data)):
-        check_single(data, position)
-
-
-def check_single(data: bytes, position: int) -> None:
-    inside = 0 <= position <= len(data) - BATCH_ENTRY_SIZE_BYTES
-    try:
-        decode_batch_entry(data, position)
-    except FormatError as error:
-        str(error)
-        assert not inside
-    else:
-        assert inside
+    check_places(decode_batch_entry, BATCH_ENTRY_SIZE_BYTES, data)
 
 
 @given(st.binary(max_size=200))

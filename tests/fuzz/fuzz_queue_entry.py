@@ -13,7 +13,7 @@ from rocketstore.format.queue_entry import (
     equal_mask,
     written_mask,
 )
-from support.fuzzing import check_mutations, fuzz_with_atheris
+from support.fuzzing import check_mutations, check_places, fuzz_with_atheris
 from support.oracle.codecs import encode_entries, iterate_entries
 from support.vectors import vector
 
@@ -34,18 +34,7 @@ def check(data: bytes) -> None:
     assert written_mask(array).tolist() == [entry.is_written for entry in entries]
     assert equal_mask(array, FILLER).tolist() == [entry.is_filler for entry in entries]
     assert encode_entries(entries) == data[:whole]
-    for position in (-1, 0, len(data) // 2, len(data) - ENTRY_SIZE_BYTES, len(data)):
-        check_single(data, position)
-
-
-def check_single(data: bytes, position: int) -> None:
-    inside = 0 <= position <= len(data) - ENTRY_SIZE_BYTES
-    try:
-        decode_entry(data, position)
-    except FormatError:
-        assert not inside
-    else:
-        assert inside
+    check_places(decode_entry, ENTRY_SIZE_BYTES, data)
 
 
 @given(st.binary(max_size=200))

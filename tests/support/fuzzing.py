@@ -11,6 +11,8 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
+from rocketstore.errors import FormatError
+
 DEFAULT_SEED = 20261121
 DEFAULT_COUNT = 10_000
 
@@ -93,6 +95,19 @@ def check_mutations(
         except BaseException as error:
             error.add_note(f"replay: {check.__module__}.check(bytes.fromhex({data.hex()!r}))")
             raise
+
+
+def check_places(decode: Callable[[bytes, int], object], size: int, data: bytes) -> None:
+    """See that entries of one size are decoded where a whole one lies, and refused elsewhere."""
+    for position in (-1, 0, len(data) // 2, len(data) - size, len(data)):
+        inside = 0 <= position <= len(data) - size
+        try:
+            decode(data, position)
+        except FormatError as error:
+            str(error)
+            assert not inside
+        else:
+            assert inside
 
 
 def fuzz_with_atheris(check: Callable[[bytes], None]) -> None:

@@ -195,7 +195,7 @@ def _file_fixes(audit: StoreAudit) -> list[FileFix]:
 
 
 def _in_the_way(audit: StoreAudit, queues: Iterable[QueuePlan]) -> list[FileFix]:
-    """Return what stands where recovery needs a directory, and is none."""
+    """Return what stands in the place of a directory that recovery needs."""
     layout = audit.layout
     places = [layout.consume_queue, layout.batch_consume_queue, layout.index]
     for plan in queues:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from rocketstore.storage.dispatch.dispatcher import Arrival
     from rocketstore.storage.results import GetRawResult
 
-_CODES = {
+_ANSWERS: Final = {status: (code, status.value) for status, code in {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.NO_MATCHED_MESSAGE: BrokerAnswer.PULL_RETRY_IMMEDIATELY,
     GetMessageStatus.MESSAGE_WAS_REMOVING: BrokerAnswer.PULL_RETRY_IMMEDIATELY,
@@ -59,10 +59,10 @@ _CODES = {
     GetMessageStatus.OFFSET_OVERFLOW_BADLY: BrokerAnswer.PULL_OFFSET_MOVED,
     GetMessageStatus.OFFSET_TOO_SMALL: BrokerAnswer.PULL_OFFSET_MOVED,
     GetMessageStatus.NO_MESSAGE_IN_QUEUE: BrokerAnswer.PULL_OFFSET_MOVED,
-}
-_ANSWERS: Final = {status: (code, status.value) for status, code in _CODES.items()}
+}.items()}  # fmt: skip
+_EMPTY: Final = _ANSWERS[GetMessageStatus.NO_MESSAGE_IN_QUEUE]
 # Compatible: 4.9 makes a queue of a topic when it is asked for, and finds it empty.
-_ANSWERS[GetMessageStatus.NO_MATCHED_LOGIC_QUEUE] = _ANSWERS[GetMessageStatus.NO_MESSAGE_IN_QUEUE]
+_ANSWERS[GetMessageStatus.NO_MATCHED_LOGIC_QUEUE] = _EMPTY
 _log: Final = get_logger(__name__)
 
 SWEEP_S: Final = 0.05  # between looks at the held pulls whose turn it is
@@ -141,10 +141,10 @@ class Pulling:
 
     def _page(self, header: PullHeader, tags: str) -> Command:
         page: GetRawResult = self._store.get_raw(*_place(header, tags))
-        code, remark = _ANSWERS[page.status]
+        code, remark = answer = _ANSWERS[page.status]
         if page.message_count:
             self.given.note(header.topic, header.consumer_group, page.message_count)
-        elif remark == "NO_MESSAGE_IN_QUEUE" and header.queue_offset == 0:
+        elif answer is _EMPTY and header.queue_offset == 0:
             code = BrokerAnswer.PULL_NOT_FOUND
         elif code == BrokerAnswer.PULL_OFFSET_MOVED and self._keeps_offsets:
             self._note_moved(header, page.next_offset)

@@ -84,11 +84,6 @@ app.command(
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and end the process with its exit code."""
     _fill_streams()
-    # Started with a stream closed: output to it is dropped, and never reaches a store's file.
-    if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
-    if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
     # Characters that the encoding lacks are escaped, as on stderr.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -108,15 +103,20 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _fill_streams() -> None:
-    """Have no file or socket of this program be standard input or output, where these are closed.
+    """Let no file or socket of this program take the place of a standard stream that is closed.
 
-    uvloop ends a process that has closed one as if by an error of the system.
+    What is written to that stream is dropped, and never reaches a store's file. And uvloop ends a
+    process that has closed one of these descriptors, as if by an error of the system.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
 
 
 def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:

@@ -105,7 +105,7 @@ class Channel(asyncio.Protocol):
     def answer(self, request: Command, size: int, reply: Command | None) -> None:
         """Answer a request at the end of this turn; see `Connection.answer`."""
         self.connection.answer(request, size, reply)
-        if not self.is_touched:
+        if not self.is_touched:  # a call less for all answers of a turn but the first
             self._turns.touch(self)
 
     def tell(self, request: Command) -> None:

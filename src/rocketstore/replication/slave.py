@@ -188,12 +188,21 @@ def ask_master(config: ReplicationOptions) -> Welcome:
         raise OSError(error.errno, reason, config.ha_master_address) from error
 
 
+def _connected(host: str, port: int) -> socket.socket:
+    """Return a connection to the first address of a host that takes one."""
+    limit_s = CONNECT_TIMEOUT_MS / 1000
+    refusal = OSError("no address")
+    for _family, number in looked_up(host).result(limit_s):  # which a signal interrupts
+        try:
+            return socket.create_connection((number, port), limit_s)
+        except OSError as error:
+            refusal = error
+    raise refusal
+
+
 def _asked(address: tuple[str, int], tls: ssl.SSLContext | None) -> Welcome:
     with contextlib.ExitStack() as stack:
-        looked_up(address[0]).result(CONNECT_TIMEOUT_MS / 1000)  # which a signal interrupts
-        connection = stack.enter_context(
-            socket.create_connection(address, CONNECT_TIMEOUT_MS / 1000)
-        )
+        connection = stack.enter_context(_connected(*address))
         if tls is not None:
             connection = stack.enter_context(tls.wrap_socket(connection))
         # Twice, so that a master of 4.9 goes on to wait for a request.

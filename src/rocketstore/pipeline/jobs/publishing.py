@@ -158,11 +158,10 @@ def refuse_inside_store(location: str, key: str) -> None:
 
 
 def local_place(out: str) -> Path:
-    """Return the directory that a job is to make: on a disk, in no store, its name plain."""
+    """Return the directory that a job is to make: on a disk, its name plain."""
     problem = "is not on a disk" if is_remote(out) else "has a backslash in it" * ("\\" in out)
     if problem:
         raise ConfigError(f"{out} {problem}", key="out", value=out, hint="name another directory")
-    refuse_inside_store(out, "out")
     return Path(local_path(out))
 
 

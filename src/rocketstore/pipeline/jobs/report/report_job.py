@@ -24,7 +24,12 @@ from rocketstore.config import StoreConfig, parse_delay_levels
 from rocketstore.errors import FormatError, StoreError
 from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets
 from rocketstore.pipeline.jobs.execution import aggregated, map_tasks, plain_failure
-from rocketstore.pipeline.jobs.publishing import local_place, published, write_parquet
+from rocketstore.pipeline.jobs.publishing import (
+    local_place,
+    published,
+    refuse_inside_store,
+    write_parquet,
+)
 from rocketstore.pipeline.jobs.report import partial_groups
 from rocketstore.pipeline.jobs.report.key_sketch import add_packed, most_frequent, new_sketch
 from rocketstore.pipeline.jobs.report.partial_groups import ReportPlan
@@ -122,6 +127,7 @@ def plan_report(
     options = job_options(str(store), config, max_split_bytes)
     places = named_stores(options)
     out = local_place(str(out))
+    refuse_inside_store(str(out), "out")
     stores = [(place, list_segments(place)) for place in places]
     now_ms = system_clock_ms() if now_ms is None else now_ms
     delays_ms = parse_delay_levels(StoreConfig.of(config).message_delay_level)
