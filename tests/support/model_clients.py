@@ -182,9 +182,8 @@ class ModelConsumer(Client):
     async def _share(self) -> None:
         """Read the queues that are its own now, and no other."""
         reply = await self.ask(Code.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self.group})
-        if reply.code != 0:
-            return
-        members = sorted(json.loads(bytes(reply.body))["consumerIdList"])
+        ids = json.loads(bytes(reply.body))["consumerIdList"] if reply.code == 0 else []
+        members = sorted(ids)  # none where the broker has let go of all, as silent
         if self.name not in members:
             await self._heartbeat()
             return
