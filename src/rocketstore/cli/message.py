@@ -276,11 +276,7 @@ def last_messages(
 
 
 def new_messages(
-    reader: ReadOnlyStore,
-    topic: str,
-    queue_id: int | None,
-    ends: dict[int, int],
-    tags: str | None,
+    reader: ReadOnlyStore, topic: str, queue_id: int | None, ends: dict[int, int], tags: str | None
 ) -> Iterator[StoredMessage]:
     """Yield messages as they come, for ever; queues that are new too."""
     for turn in itertools.count():

@@ -74,13 +74,11 @@ MadeStoreArgument = Annotated[
 
 # A text: a path would make one slash of two.
 StoreLocation = Annotated[
-    str,
-    Parameter(name="STORE", help="Directory of the store, or its URI.", converter=_place),
+    str, Parameter(name="STORE", help="Directory of the store, or its URI.", converter=_place)
 ]
 
 ArchiveLocation = Annotated[
-    str,
-    Parameter(name="ARCHIVE", help="Directory of the archive, or its URI.", converter=_place),
+    str, Parameter(name="ARCHIVE", help="Directory of the archive, or its URI.", converter=_place)
 ]
 
 

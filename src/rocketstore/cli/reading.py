@@ -44,9 +44,7 @@ def queues_of(
     if QueueKey(topic, queue_id) not in of_topic:
         numbers = [str(key.queue_id) for key in of_topic]
         raise not_found(
-            f"topic {topic} of {where} has no queue {queue_id}",
-            f"it has {listed(numbers)}",
-            output,
+            f"topic {topic} of {where} has no queue {queue_id}", f"it has {listed(numbers)}", output
         )
     return [QueueKey(topic, queue_id)]
 

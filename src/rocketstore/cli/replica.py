@@ -13,11 +13,7 @@ app = App(name="replica")
 
 @app.command
 def status(
-    store: StoreArgument,
-    /,
-    *,
-    master: MasterOption = None,
-    options: CommandOptions = DEFAULTS,
+    store: StoreArgument, /, *, master: MasterOption = None, options: CommandOptions = DEFAULTS
 ) -> None:
     """Print the ends of this log and its master's, and how much is missing here.
 

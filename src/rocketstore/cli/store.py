@@ -143,11 +143,7 @@ def verify(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> in
 
 @app.command
 def scrub(
-    store: StoreArgument,
-    /,
-    *,
-    rate: str = "100M",
-    options: CommandOptions = DEFAULTS,
+    store: StoreArgument, /, *, rate: str = "100M", options: CommandOptions = DEFAULTS
 ) -> int:
     """Check the records of the CommitLog slowly; writes nothing, works beside a writer.
 
@@ -247,10 +243,7 @@ def import_(
     total = sum(path.stat().st_size for path in files) if all(map(Path.is_file, files)) else None
     started = time.monotonic()
     count = 0
-    with (
-        open_for_writing(store, settings) as opened,
-        progress("importing", total=total) as advance,
-    ):
+    with open_for_writing(store, settings) as opened, progress("importing", total=total) as advance:
         opened.wait_dispatched()
         stored_before = opened.max_offset(topic, queue)
         try:

@@ -46,14 +46,8 @@ def given_back(
 ) -> Message:
     """Return what to put for a message that `group` gives back.
 
-    Parameters
-    ----------
-    message
-        As it is stored.
-    delay_level
-        When to try again; 0 takes a longer pause after each try, below 0 makes it a dead letter.
-    limit
-        Tries after which it is a dead letter.
+    `delay_level` says when to try again; 0 takes a longer pause after each try. Below 0, and after
+    `limit` tries, it is a dead letter.
     """
     is_dead = delay_level < 0 or message.reconsume_times >= limit
     level = 0 if is_dead else delay_level or FIRST_RETRY_LEVEL + message.reconsume_times

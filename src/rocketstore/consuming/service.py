@@ -29,12 +29,7 @@ if TYPE_CHECKING:
 class ConsumingService(Service):
     """Makes consumers and, when the store closes, ends them.
 
-    Attributes
-    ----------
-    settings
-        Of every group.
-    members
-        The members of every group.
+    It has the `settings` and the `members` of every group.
     """
 
     name = "consuming"

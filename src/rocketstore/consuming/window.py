@@ -29,13 +29,7 @@ class Delivery:
 
 
 class QueueWindow:
-    """The messages of a queue from a group's offset to where it has read.
-
-    Attributes
-    ----------
-    next_offset
-        Queue offset to read next.
-    """
+    """The messages of a queue from a group's offset to `next_offset`, which is read next."""
 
     def __init__(self, offset: int) -> None:
         self.next_offset = offset

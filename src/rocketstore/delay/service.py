@@ -32,11 +32,7 @@ _log: Final = get_logger(__name__)
 class DelayService(Service):
     """Delivers the delayed messages of an open store.
 
-    Attributes
-    ----------
-    delivery
-        The levels and what was done, from the moment at which it is known what was delivered
-        before; None until then.
+    `delivery` has the levels and what was done; None until it is known what was delivered before.
     """
 
     name = "delays"

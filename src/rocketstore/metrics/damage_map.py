@@ -39,12 +39,8 @@ class DamagedRange(msgspec.Struct, frozen=True, rename="camel"):
 class DamageMap(msgspec.Struct, frozen=True, rename="camel"):
     """What is damaged, by place, and how far the check is.
 
-    Attributes
-    ----------
-    position
-        Physical offset from which the running pass goes on.
-    passes, last_pass_timestamp
-        Whole passes over the log, and when (in ms) the last one ended, 0 without any.
+    The running pass goes on from the physical offset `position`; the last of the whole `passes`
+    ended at `last_pass_timestamp` (in ms), 0 without any.
     """
 
     position: int = 0

@@ -43,12 +43,8 @@ class MetricsService(Service):
     def start(self) -> None:
         """Listen, if ``metricsPort`` says where.
 
-        Raises
-        ------
-        UnsupportedEnvironmentError
-            prometheus-client is not installed.
-        SystemRefusedError
-            The port is in use, or the address is not one of this machine.
+        `UnsupportedEnvironmentError` says that prometheus-client is not installed,
+        `SystemRefusedError` that the port is in use, or the address not one of this machine.
         """
         config = self._store.config
         host, port = config.metrics_host, config.metrics_port

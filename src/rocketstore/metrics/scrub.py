@@ -44,25 +44,12 @@ _log: Final = get_logger(__name__)
 class Scrubber:
     """Checks the cold files of a log, some bytes a turn.
 
-    Parameters
-    ----------
-    files
-        The log's files, listed again at every pass.
-    cold_end
-        Says up to which physical offset nothing is written any more.
-    now_ms
-        The time.
-    known
-        Where an earlier scrubber stopped, and what it knew.
-    last_base
-        The file that begins here, and later ones, may end in zeros: the log goes no further.
+    `files` are listed again at every pass. `cold_end` says up to which physical offset nothing is
+    written any more, `known` where an earlier scrubber stopped, and what it knew. The file at
+    `last_base`, and later ones, may end in zeros: the log goes no further.
 
-    Attributes
-    ----------
-    map
-        What is damaged, and how far the pass is; another object after every change.
-    checked_bytes
-        Bytes checked by this scrubber, of every pass.
+    `map` says what is damaged, and how far the pass is; it is another object after every change.
+    `checked_bytes` are those of every pass.
     """
 
     def __init__(

@@ -49,9 +49,7 @@ class StoreDataSource(datasource.DataSource):
     def schema(self) -> StructType:
         """Return the columns of the table, and refuse a place that is not a store at once."""
         from rocketstore.pipeline.queues import named_stores  # noqa: PLC0415 - see the module's head
-        from rocketstore.pipeline.streaming.stream_options import (  # noqa: PLC0415 - as above
-            read_options_of_either,
-        )
+        from rocketstore.pipeline.streaming.stream_options import read_options_of_either  # noqa: PLC0415 - as above
 
         given = dict(self.options)
         if is_of_catalog := "provider" in given:

@@ -25,8 +25,6 @@ def is_remote(location: str) -> bool:
 def local_path(location: str) -> str:
     """Return the absolute path of a location on a disk: a path, or a ``file:`` URI.
 
-    Examples
-    --------
     >>> local_path("file:/data/a"), local_path("file:///data/my%20store")
     ('/data/a', '/data/my store')
     >>> local_path("/data/my%20store")
@@ -89,8 +87,6 @@ def refuse_secrets(location: str) -> None:
 def joined(location: str, *names: str) -> str:
     """Return the location of what lies below another one.
 
-    Examples
-    --------
     >>> joined("s3://bucket/stores/?region=eu-west-1", "broker-a")
     's3://bucket/stores/broker-a?region=eu-west-1'
     """
@@ -103,8 +99,6 @@ def joined(location: str, *names: str) -> str:
 def last_name(location: str) -> str:
     """Return the last name in a location: of a directory, or of a bucket.
 
-    Examples
-    --------
     >>> last_name("s3://bucket/broker-a?region=eu-west-1"), last_name("/data/broker-b")
     ('broker-a', 'broker-b')
     """

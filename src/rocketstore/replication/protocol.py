@@ -66,16 +66,8 @@ class PeerError(StoreError):
 class Welcome(NamedTuple):
     """What a master says about its log to a slave that greeted it.
 
-    Attributes
-    ----------
-    file_size
-        Bytes of one file.
-    begin, end
-        Physical offsets between which it has its log.
-    acknowledged
-        Up to where some slave has it, -1 without any.
-    slave_count
-        Slaves that follow it now.
+    It has the log between the physical offsets `begin` and `end`, and some slave has it up to
+    `acknowledged`, -1 without any.
     """
 
     file_size: int
@@ -106,18 +98,12 @@ WELCOME_BYTES: Final = _WELCOME.size
 
 
 class SessionLimits(NamedTuple):
-    """Time and size limits of a session; times in ms.
+    """Time and size limits of a session.
 
-    Attributes
-    ----------
-    heartbeat_ms, silence_ms
-        A heartbeat goes out after so long without bytes to send; the session ends after so long
-        without a byte from the other side (``haSendHeartbeatInterval``,
-        ``haHousekeepingInterval``).
-    transfer_bytes
-        Most bytes of one frame (``haTransferBatchSize``).
-    longest_record_bytes
-        What a slave keeps at most of a record that is not whole yet.
+    After `heartbeat_ms` without bytes to send a heartbeat goes out (``haSendHeartbeatInterval``),
+    after `silence_ms` without a byte from the other side the session ends
+    (``haHousekeepingInterval``). A frame has at most `transfer_bytes` (``haTransferBatchSize``); a
+    slave keeps at most `longest_record_bytes` of a record that is not whole yet.
     """
 
     heartbeat_ms: int

@@ -99,12 +99,7 @@ class Halves:
     oldest open half message of its identity. If all of these have ended, so has the copy: the
     answer came while it was written.
 
-    Attributes
-    ----------
-    base
-        Queue offset before which nothing is open.
-    stop
-        The one after the last that was taken.
+    Before queue offset `base` nothing is open; `stop` is the one after the last that was taken.
     """
 
     def __init__(self, base: int = 0) -> None:

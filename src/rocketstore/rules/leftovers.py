@@ -151,14 +151,10 @@ class LeftoverJudge:
     ) -> Judgement:
         """Say what a stretch is, given everything decided and trusted so far.
 
-        Parameters
-        ----------
-        head, tail
-            Its first records, at most `EVIDENCE_RECORD_LIMIT`, and its last few.
-        is_linked
-            It begins exactly where the one before it ended, at the start of a file after a BLANK.
-        is_bridged
-            The bytes in front of it begin with a header that leads here (`bridges.Headers.lead`).
+        `head` and `tail` are its first records, at most `EVIDENCE_RECORD_LIMIT`, and its last few.
+        It `is_linked` where it begins exactly where the one before it ended, at the start of a file
+        after a BLANK; `is_bridged` where the bytes in front of it begin with a header that leads
+        here (`bridges.Headers.lead`).
         """
         if not self._has_decided:
             judgement = Judgement(Verdict.LOG, "the first records of the log")

@@ -56,12 +56,8 @@ def read_table(
 ) -> _T | None:
     """Return a table, or its backup where it is not there or cannot be used; None without either.
 
-    Every reader of tables comes here: see docs/decisions/0036-broken-tables.md.
-
-    Raises
-    ------
-    FormatError
-        Neither can be used; it names both and what is wrong with each.
+    Every reader of tables comes here: see docs/decisions/0036-broken-tables.md. A `FormatError`
+    says that neither can be used, and what is wrong with each.
     """
     wrong: list[str] = []
     for name in (path, path + BACKUP_SUFFIX):

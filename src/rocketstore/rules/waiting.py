@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 def waiting_offsets(stored: int | None, first: int, stop: int) -> range:
     """Return the queue offsets that wait in a queue of [first, stop); `stored` is the next one.
 
-    Examples
-    --------
     >>> waiting_offsets(5, 0, 12), waiting_offsets(None, 3, 12), waiting_offsets(99, 3, 12)
     (range(5, 12), range(3, 12), range(12, 12))
     """

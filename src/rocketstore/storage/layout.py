@@ -83,10 +83,7 @@ class StoreLayout:
     def of(cls, root: str | Path, config: StoreConfig | None = None) -> StoreLayout:
         """Return the layout of the store at `root`.
 
-        Raises
-        ------
-        ConfigError
-            `root` is empty, `config` is something else, or no path of the log is writable.
+        Raises `ConfigError` where that is empty, `config` none, or no path of the log is writable.
         """
         root, config = root_of(root), StoreConfig.of(config)
         writable, read_only = commit_log_directories(config, root)

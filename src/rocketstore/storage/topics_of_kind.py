@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 class TopicsOfKind(OfOneProcess):
     """The topics of the kind `name`: ``batch`` or ``memory``.
 
-    Attributes
-    ----------
-    kind
-        What is asked about them, see `storage.queues.topic_kinds.TopicKind`.
+    `kind` is what is asked about them, see `storage.queues.topic_kinds.TopicKind`.
     """
 
     def __init__(self, parts: StoreParts, name: str, *, check_open: Callable[[], None]) -> None:

@@ -59,11 +59,7 @@ class StoreWorkers:
             log, checkpoint=parts.checkpoint, config=config, monotonic=monotonic_ms
         )
         self.statistics = StoreStatistics(
-            monotonic_ms,
-            log.every_counter,
-            log.put_totals,
-            boot_ms=clock(),
-            syncs=log.sync_times,
+            monotonic_ms, log.every_counter, log.put_totals, boot_ms=clock(), syncs=log.sync_times
         )
         self.writer = StoreWriter(
             log, wake=parts.dispatcher.board.wake, flusher=self.flusher, flags=parts.flags,

@@ -289,10 +289,7 @@ def say_which_log(layout: StoreLayout, end: int, disk: Disk) -> None:
 def read_offsets(layout: StoreLayout, reader: Reader | None = None) -> ConsumerOffsets:
     """Return the offsets that a store has at the moment; those for the log of `reader`, if given.
 
-    Raises
-    ------
-    FormatError
-        The file and its backup are broken.
+    Raises `FormatError` as `ConsumerOffsetTable.get`.
     """
     found = _read(layout.config) or {_TABLE: {}}
     settled = found if reader is None else _settled(reader, found)

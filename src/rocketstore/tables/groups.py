@@ -62,10 +62,7 @@ class SubscriptionGroups:
     def find(self, name: str) -> SubscriptionGroup | None:
         """Return a group's settings, None if the table does not have the group.
 
-        Raises
-        ------
-        FormatError
-            The file and its backup are broken.
+        Raises `FormatError` where the file and its backup are broken.
         """
         return self.table.subscription_group_table.get(name)
 
@@ -80,10 +77,7 @@ class SubscriptionGroups:
     def settle(self, *groups: SubscriptionGroup) -> None:
         """Make groups, or change them, by one write.
 
-        Raises
-        ------
-        StoreError
-            The file cannot be written; nothing changed.
+        Raises `StoreError` where the file cannot be written; nothing changed then.
         """
         with self._changing:
             table, new = self.table, {one.group_name: one for one in groups}

@@ -38,12 +38,8 @@ def perm_text(perm: int) -> str:
 class TopicSettings:
     """The topics of one open store; `system` are those that it has without a file.
 
-    Attributes
-    ----------
-    content
-        Every topic by its name, and of which version they are; another object after each change.
-    made_ms
-        When this was made.
+    `content` has every topic by its name, and of which version they are; it is another object after
+    each change. `made_ms` is when this was made.
     """
 
     def __init__(
@@ -68,12 +64,8 @@ class TopicSettings:
     def settle(self, *topics: TopicConfig) -> None:
         """Make topics, or change them, by one write.
 
-        Raises
-        ------
-        StoreError
-            The file cannot be written; nothing changed.
-        FormatError
-            The file and its backup are broken.
+        Raises `StoreError` where the file cannot be written, `FormatError` where it and its backup
+        are broken; nothing changed then.
         """
         self._file.change({one.topic_name: partial(_settled, one) for one in topics})
         self._load()

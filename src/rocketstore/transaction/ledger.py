@@ -49,11 +49,8 @@ class Ledger(Halves):
 
     A half message that began since the queue was read counts as open.
 
-    Attributes
-    ----------
-    op_base, op_read
-        Op queue offsets: before the first every op names a half message before `base`; the second
-        is the one to read next.
+    Before the op queue offset `op_base` every op names a half message before `base`; `op_read` is
+    the one to read next.
     """
 
     def __init__(self, base: int, op_base: int) -> None:

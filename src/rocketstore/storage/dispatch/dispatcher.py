@@ -438,6 +438,5 @@ class Dispatcher:
                     code = code if code > MAX_EXT_ADDRESS else tags
                     properties = columns.properties(number)
                     board.announce(
-                        listeners,
-                        Arrival(*key, offset + 1, code, stored_ms, physical, properties),
+                        listeners, Arrival(*key, offset + 1, code, stored_ms, physical, properties)
                     )

@@ -24,12 +24,7 @@ from rocketstore.locks import Lock
 from rocketstore.native.decode import LogAtHand
 from rocketstore.native.log_end import LogEnd, QueueCounter, Record
 from rocketstore.scan.queue_search import QueueSearch
-from rocketstore.storage.results import (
-    FIRST_IN_MEMORY,
-    NotTakenError,
-    PutMessageStatus,
-    PutResult,
-)
+from rocketstore.storage.results import FIRST_IN_MEMORY, NotTakenError, PutMessageStatus, PutResult
 from rocketstore.units import QueueKey, Window
 
 if TYPE_CHECKING:
@@ -103,14 +98,8 @@ class _Sheet:
 class MemoryLog:
     """Messages of memory topics, up to `limit_bytes`; any thread may call anything.
 
-    Attributes
-    ----------
-    used_bytes
-        What the messages take, `ENTRY_OVERHEAD_BYTES` of each included.
-    evicted
-        Messages deleted to free memory.
-    max_offset
-        Physical offset of the next message.
+    `used_bytes` is what they take, `ENTRY_OVERHEAD_BYTES` of each included; `evicted` were deleted
+    to free memory; `max_offset` is the physical offset of the next one.
     """
 
     is_mapped = False

@@ -89,10 +89,7 @@ class MappedBatchQueue(BatchQueue):
         return problems
 
     def settle(
-        self,
-        physical_limit: int,
-        is_wrong: Callable[[BatchEntry], bool],
-        known: QueueEnds | None,
+        self, physical_limit: int, is_wrong: Callable[[BatchEntry], bool], known: QueueEnds | None
     ) -> int | None:
         """Cut the queue before the first record that does not begin before a physical offset.
 

@@ -50,10 +50,7 @@ class TopicFile:
         return self._known.read()
 
     def mark(
-        self,
-        topic: str,
-        queue_count: int,
-        marks: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        self, topic: str, queue_count: int, marks: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> None:
         """Change the settings of a topic; a new topic is made with this number of queues.
 

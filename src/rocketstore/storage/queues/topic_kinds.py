@@ -191,12 +191,8 @@ class TopicKinds(dict[str, TopicKind]):
     def read(self, layout: StoreLayout) -> TopicKinds:
         """Read the table.
 
-        Raises
-        ------
-        StoreError
-            A topic is of a kind that is not known.
-        StoreDamagedError, FormatError
-            The table has lost topics of a kind, or cannot be read although it has some.
+        Raises `StoreError` where a topic is of a kind that is not known; `StoreDamagedError` or
+        `FormatError` where the table has lost topics of a kind, or has some and cannot be read.
         """
         path = layout.config / TOPICS_FILE
         try:

@@ -64,8 +64,7 @@ pc: Any = pyarrow.compute
 TEXTS: Final = ("part", "brokerName", "topic", "name", "detail")
 KEYS: Final = (*TEXTS, "number", "sketch")
 MEASURES: Final = dict.fromkeys(  # each with the function that joins two of them
-    ("messages", "bytes", "bodyBytes", "waiting", "overdue", "damagedRanges", "damagedBytes"),
-    "sum",
+    ("messages", "bytes", "bodyBytes", "waiting", "overdue", "damagedRanges", "damagedBytes"), "sum"
 ) | {"least": "min", "most": "max", "firstMs": "min", "lastMs": "max"}
 
 SCHEMA: Final = ", ".join(
