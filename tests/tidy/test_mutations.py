@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +38,18 @@ def test_a_mutation_changes_one_place_of_the_product():
         "`old` of these should occur once in their files: the code changed, so say in the list how "
         "to break it now; where it cannot be wrong in that way any more, delete the mutation"
     )
+
+
+def test_a_mutation_names_nothing_that_its_file_lacks(tmp_path):
+    """Every test notices a `NameError`, whatever it is about."""
+    for number, mutation in enumerate(MUTATIONS):
+        if mutation.path.suffix == ".py":
+            source = (ROOT / mutation.path).read_text("utf-8")
+            place = tmp_path / f"{mutation.of_list}-{number}.py"
+            place.write_text(source.replace(mutation.old, mutation.new), "utf-8")
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_tests_that_should_notice_exist():
