@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+import pyarrow as pa
 
 from rocketstore.errors import FormatError
 from rocketstore.format.properties import KEYS
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     Texts = tuple[list[str], Int64Array]
     QueueRanges = Sequence[tuple[QueueKey, range]]
 
-pa: Any = pyarrow  # the annotations of both are too narrow
 
 VALUE: Final = "value"
 LOG_APPEND_TIME: Final = 1  # Kafka's name of a time that the store gave
@@ -105,8 +104,8 @@ def _passing(texts: list[str], numbers: Int64Array, test: Callable[[str], bool])
 
 
 def record_batches(
-    columns: RecordColumns, schema: pyarrow.Schema, broker: str, *, decompress: bool
-) -> Iterator[pyarrow.RecordBatch]:
+    columns: RecordColumns, schema: pa.Schema, broker: str, *, decompress: bool
+) -> Iterator[pa.RecordBatch]:
     """Yield records, if any, as batches of a schema of columns of table ``messages``."""
     for rows, body in _bodies(columns, schema.names, decompress=decompress):
         piece = columns.taken(rows)
@@ -115,17 +114,14 @@ def record_batches(
 
 
 def batch_of(
-    values: Mapping[str, Any], schema: pyarrow.Schema, count: int | None = None
-) -> pyarrow.RecordBatch:
+    values: Mapping[str, Any], schema: pa.Schema, count: int | None = None
+) -> pa.RecordBatch:
     """Return a batch from arrays, lists, or one value for all rows; times may be milliseconds."""
     arrays = [_array(values[field.name], field.type, count) for field in schema]
-    batch: pyarrow.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return batch
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def rows_batch(
-    table: str, rows: Sequence[Sequence[Any]], schema: pyarrow.Schema
-) -> pyarrow.RecordBatch:
+def rows_batch(table: str, rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch of rows that have a table's columns in their order; times are milliseconds."""
     values = {name: [row[at] for row in rows] for at, name in enumerate(TABLES[table])}
     return batch_of(values, schema, len(rows))

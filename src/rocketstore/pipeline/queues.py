@@ -90,10 +90,9 @@ def chosen_stores(options: ReadOptions) -> list[StorePlace]:
     # assignment may serve for several reads, each of one of its stores.
     if not any(place.broker in (ANY_BROKER, *known) for place in options.queues or ()):
         check_brokers("assign", options.queues or (), known)
-    check_brokers("startingOffsets", options.starting_offsets, known)
-    check_brokers("endingOffsets", options.ending_offsets, known)
-    check_brokers("startingOffsetsByTimestamp", options.starting_times_ms, known)
-    check_brokers("endingOffsetsByTimestamp", options.ending_times_ms, known)
+    for side in ("starting", "ending"):
+        check_brokers(f"{side}Offsets", getattr(options, f"{side}_offsets"), known)
+        check_brokers(f"{side}OffsetsByTimestamp", getattr(options, f"{side}_times_ms"), known)
     return stores
 
 
@@ -113,7 +112,7 @@ def lost_queues(
     said = {key for offsets in asked for key, offset in offsets.items() if offset > 0}
     said |= {key for _, key, offset in read_consumer_offsets(store).rows() if offset > 0}
     known = read_known_ends(store)
-    for name, one in _configured(store).items() if or_maybe and known is None else ():
+    for name, one in configured_topics(store).items() if or_maybe and known is None else ():
         if not options.wants_topic(name):
             continue
         count = min(max(one.read_queue_nums, one.write_queue_nums), MOST_QUEUES)
@@ -132,7 +131,8 @@ def check_none_lost(store: StorePlace, options: ReadOptions, there: Iterable[Que
         raise ScanNeeded(f"there is no queue {lost:.200}, which the store had, or may have had")
 
 
-def _configured(store: StorePlace) -> Mapping[str, TopicConfig]:
+def configured_topics(store: StorePlace) -> Mapping[str, TopicConfig]:
+    """Return what ``topics.json`` says of each topic."""
     table = read_metadata(store, TOPICS_FILE, TopicTable)
     return {} if table is None else table.topic_config_table
 
@@ -146,7 +146,8 @@ def unknown_topics(stores: Sequence[StorePlace], options: ReadOptions) -> dict[s
             listed = (entries_of(store.location, kind) for kind in EVERY_KIND)
             known |= {one.name for one in itertools.chain.from_iterable(listed)}
         for store in stores if named - known else ():
-            known |= {*_configured(store), *(key.topic for key in read_known_ends(store) or ())}
+            known.update(configured_topics(store))
+            known |= {key.topic for key in read_known_ends(store) or ()}
     shown, said = ", ".join(sorted(known)[:10]) + ", …" * (len(known) > 10), dict[str, str]()
     for name in sorted(named - known) if known else ():
         near = difflib.get_close_matches(name, sorted(known), n=1)

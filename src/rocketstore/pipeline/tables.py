@@ -16,10 +16,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
-import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+import pyarrow as pa
 
 from rocketstore.errors import ConfigError, FormatError, StoreError
-from rocketstore.format import index_file, metadata_json
+from rocketstore.format import index_file
 from rocketstore.format.batch_queue_entry import BATCH_ENTRY_SIZE_BYTES
 from rocketstore.format.file_name import (
     BATCH_CONSUME_QUEUE_DIRECTORY,
@@ -27,6 +27,7 @@ from rocketstore.format.file_name import (
     INDEX_DIRECTORY,
 )
 from rocketstore.format.index_file import IndexLayout
+from rocketstore.format.metadata_json import TopicConfig
 from rocketstore.format.queue_entry import (
     ENTRY_DTYPE,
     ENTRY_SIZE_BYTES,
@@ -47,7 +48,7 @@ from rocketstore.places.queue_files import (
     files_of,
     queue_opener,
 )
-from rocketstore.places.small_files import read_consumer_offsets, read_damage_map, read_metadata
+from rocketstore.places.small_files import read_consumer_offsets, read_damage_map
 from rocketstore.places.stores import StorePlace
 from rocketstore.scan.arrow import LAST_TIMESTAMP_MS
 from rocketstore.scan.batch_search import BATCH_ENTRY_DTYPE
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
     from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.options import ReadOptions
 
-pa: Any = pyarrow
 QUEUES_PER_TASK: Final = 256  # some requests each: enough work for a task, few enough to spread
 
 
@@ -323,7 +323,7 @@ def _items(task: tuple[RowsTask, ...], _: ReadOptions, schema: Schema) -> Iterat
 
 QueueTask: TypeAlias = tuple[StorePlace, tuple[QueueKey, ...]]
 
-Topic: TypeAlias = tuple[str, tuple[QueueKey, ...], metadata_json.TopicConfig | None]
+Topic: TypeAlias = tuple[str, tuple[QueueKey, ...], TopicConfig | None]
 """A topic, its chosen queues and what ``topics.json`` says of it, if it does."""
 
 
@@ -379,8 +379,7 @@ def _plan_topics(options: ReadOptions) -> list[tuple[StorePlace, tuple[Topic, ..
     """Return tasks of whole topics: those that have queues, and those that are configured."""
     tasks: list[tuple[StorePlace, tuple[Topic, ...]]] = []
     for store in chosen_stores(options):
-        table = read_metadata(store, metadata_json.TOPICS_FILE, metadata_json.TopicTable)
-        configured = table.topic_config_table if table is not None else {}
+        configured = queues.configured_topics(store)
         keys = chosen_queues(store, options, *EVERY_KIND)
         there = {topic: tuple(group) for topic, group in groupby(keys, lambda key: key.topic)}
         names = sorted({*there, *filter(options.wants_topic, configured)})

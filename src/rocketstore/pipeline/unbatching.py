@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
-import pyarrow.compute
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rocketstore.errors import ConfigError
 from rocketstore.format.properties import decode_properties, split_keys
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from pyarrow import RecordBatch
 
-pa: Any = pyarrow
-pc: Any = pyarrow.compute
 _NEEDED: Final = ("sysFlag", "queueOffset", "body", "properties")
 _ROWS_AT_ONCE: Final = 10_000
 

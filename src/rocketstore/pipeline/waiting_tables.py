@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+import pyarrow as pa
 
 from rocketstore.format.metadata_json import DELAY_OFFSETS_FILE, DelayOffsets
 from rocketstore.format.properties import REAL_QID, REAL_TOPIC, TAGS, decode_properties
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from rocketstore.rules.half_messages import Half
     from rocketstore.scan.columns import RecordColumns
 
-pa: Any = pyarrow
 _NO_TIME: Final = LAST_TIMESTAMP_MS + 1
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+import pyarrow as pa
 
 from rocketstore.errors import FieldRangeError
 from rocketstore.format.host import decode_host
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from rocketstore.native.row import Int64Array
 
-pa: Any = pyarrow
-"""Its annotations are too narrow."""
 
 COLUMN_SIZE_MAX_BYTES: Final = 2**31 - 1
 """Most bytes of one variable-length column of a batch: Arrow's offsets are 32-bit numbers. One
@@ -83,7 +81,7 @@ _UPPER_HEX: Final = np.frombuffer(
 )
 
 
-def to_arrow(columns: RecordColumns, names: Iterable[str] | None = None) -> pyarrow.RecordBatch:
+def to_arrow(columns: RecordColumns, names: Iterable[str] | None = None) -> pa.RecordBatch:
     """Return records as an Arrow batch, with the named columns of ``SCHEMA`` or all.
 
     Raises `FieldRangeError` where a column would hold more than ``COLUMN_SIZE_MAX_BYTES``; scan
@@ -91,8 +89,7 @@ def to_arrow(columns: RecordColumns, names: Iterable[str] | None = None) -> pyar
     """
     schema = SCHEMA if names is None else pa.schema([SCHEMA.field(name) for name in names])
     arrays = [_array(columns, name) for name in schema.names]
-    batch: pyarrow.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return batch
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _array(columns: RecordColumns, name: str) -> Any:
@@ -156,7 +153,7 @@ def bytes_of(array: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     return (offsets - offsets[0]).astype(np.int64), held
 
 
-def first_equal(columns: Iterable[pyarrow.Array], count: int) -> Int64Array:
+def first_equal(columns: Iterable[pa.Array], count: int) -> Int64Array:
     """Return for each row the number of the first one that equals it in all of some columns."""
     code = np.zeros(count, dtype=np.int64)
     size = 1
@@ -172,7 +169,7 @@ def first_equal(columns: Iterable[pyarrow.Array], count: int) -> Int64Array:
     return first[code]
 
 
-def java_hashes(texts: pyarrow.Array) -> Int64Array:
+def java_hashes(texts: pa.Array) -> Int64Array:
     """Return ``String.hashCode`` of texts, none of which is empty."""
     offsets, data = bytes_of(texts)
     if not len(texts) or data.max() > 0x7F:

@@ -15,15 +15,7 @@ from pyspark.sql import datasource
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.jobs.publishing import missing_directories, remove_empty
-from rocketstore.pipeline.sink.sink_writer import (
-    SinkOptions,
-    StagedFile,
-    check_columns,
-    new_job,
-    parse_sink_options,
-    stage_chunks,
-    staging_root,
-)
+from rocketstore.pipeline.sink import sink_writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -38,7 +30,7 @@ class TaskCommit(datasource.WriterCommitMessage):
     """A task's report to the commit; `file` is None when it had no row."""
 
     job: str
-    file: StagedFile | None
+    file: sink_writer.StagedFile | None
     query_id: str | None = None
 
 
@@ -47,7 +39,7 @@ class _Sink:
     """The common part of both kinds of sink."""
 
     streaming: ClassVar[bool]
-    sink_options: SinkOptions
+    sink_options: sink_writer.SinkOptions
     file_size: int
     job: str
     made: list[Path]
@@ -57,7 +49,7 @@ class _Sink:
         """Return the sink, after all checks that need no work."""
         from rocketstore.pipeline.sink import sink_commit  # noqa: PLC0415 - on the driver only
 
-        options = parse_sink_options(given, streaming=cls.streaming)
+        options = sink_writer.parse_sink_options(given, streaming=cls.streaming)
         if overwrite:
             kind = "mode overwrite"
             hint = 'use mode "append"; for a new log name a directory that is not there'
@@ -67,10 +59,10 @@ class _Sink:
             what = f"{kind} would replace the messages of {options.root}: a log is only appended to"
             raise ConfigError(what, key="mode", hint=hint)
         types = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        check_columns(types, options.topic, has_kafka_names=options.has_kafka_names)
+        sink_writer.check_columns(types, options.topic, has_kafka_names=options.has_kafka_names)
         size = sink_commit.check_target(options)
-        made = missing_directories(staging_root(options.root))
-        return cls(options, size, new_job(options), made)
+        made = missing_directories(sink_writer.staging_root(options.root))
+        return cls(options, size, sink_writer.new_job(options), made)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Encode and stage the rows of one task; runs on an executor."""
@@ -83,7 +75,7 @@ class _Sink:
         encoder = RowEncoder(self.sink_options, self.file_size, partition_id)
         chunks = itertools.chain.from_iterable(map(encoder.encode, iterator))
         with plain_errors():
-            file = stage_chunks(self.sink_options.root, self.job, partition_id, chunks)
+            file = sink_writer.stage_chunks(self.sink_options.root, self.job, partition_id, chunks)
             query_id = context.getLocalProperty("sql.streaming.queryId") if context else None
             return TaskCommit(self.job, file, query_id)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
-import pyarrow.compute
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rocketstore.errors import RefusedMessageError
 from rocketstore.format.properties import (
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-pa: Any = pyarrow
-pc: Any = pyarrow.compute
 _PAIRS: Final = pa.list_(pa.struct({"key": pa.string(), "value": pa.string()}))
 _SPECIAL: Final = (DELAY, INNER_MULTI_DISPATCH)
 _LONGEST: Final = 2**31 - 1  # of Arrow's texts

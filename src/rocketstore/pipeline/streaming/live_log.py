@@ -48,7 +48,6 @@ LOOK_BYTES: Final = 8 * MiB
 """Without a record are the end of a file that is being written, however long it is: its zeros may
 be there already, and to read a gigabyte of them for each batch costs more than the batch."""
 
-
 SETTLED_NS: Final = 2_000_000_000
 """A directory that changed less than this ago may change again without another time."""
 

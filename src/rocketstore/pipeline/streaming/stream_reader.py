@@ -24,6 +24,7 @@ from pyspark.sql.streaming import datasource as spark
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
+from rocketstore.pipeline import queues
 from rocketstore.pipeline.columns import check_schema
 from rocketstore.pipeline.environment import plain_errors
 from rocketstore.pipeline.log_read import Losses, damage_of, passed_over, report_skipped, scanned
@@ -36,29 +37,11 @@ from rocketstore.pipeline.options import (
 )
 from rocketstore.pipeline.planning import MOST_QUEUES, plan_ranges
 from rocketstore.pipeline.projection import record_batches, wanted_records
-from rocketstore.pipeline.queues import (
-    check_brokers,
-    check_times,
-    choosing,
-    chosen_queues,
-    named_stores,
-    nothing_since,
-    refuse_unknown,
-    unknown_topics,
-)
 from rocketstore.pipeline.streaming import stream_options
 from rocketstore.pipeline.streaming.live_log import LiveLog, LogListing, Move
 from rocketstore.pipeline.streaming.live_queues import LiveQueues
 from rocketstore.pipeline.streaming.queue_evidence import QueueEvidence
-from rocketstore.pipeline.streaming.stream_options import (
-    LOG,
-    QUEUES,
-    UNLIMITED,
-    BatchLimits,
-    Place,
-    from_json,
-    to_json,
-)
+from rocketstore.pipeline.streaming.stream_options import LOG, QUEUES, UNLIMITED, BatchLimits, Place
 from rocketstore.places.files import opened
 from rocketstore.places.queue_files import QueueFiles
 
@@ -138,16 +121,16 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         """Return where a query that was never run begins."""
         options, stores = self.stream_options, self._stores()
         for name, given in (("startingOffsets", options.starts), (BY_TIME, options.start_times_ms)):
-            check_brokers(name, given, stores)
+            queues.check_brokers(name, given, stores)
             check_offsets_are_of_chosen_topics(options.read, name, given)
         places_of = list(stores.values())
-        refuse_unknown(places_of, unknown_topics(places_of, options.read))
+        queues.refuse_unknown(places_of, queues.unknown_topics(places_of, options.read))
         places = {
             name: self._first_place(log)._replace(choice=options.choice)
             for name, log in self._found().items()
         }
         self._refuse_batch_queues(places_of)
-        return to_json(self.kind, places) | {"initial": True}
+        return stream_options.to_json(self.kind, places) | {"initial": True}
 
     @plain_errors()
     def getDefaultReadLimit(self) -> spark.ReadLimit:  # noqa: N802
@@ -164,7 +147,8 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         limits = UNLIMITED if is_all else self.stream_options.limits
         is_cut = limits[:2] != UNLIMITED[:2]
         choice, is_initial = self.stream_options.choice, "initial" in start
-        saved = {name: one.begun() for name, one in from_json(start, self.kind).items()}
+        given = stream_options.from_json(start, self.kind)
+        saved = {name: one.begun() for name, one in given.items()}
         begun = {name: one._replace(choice=choice) for name, one in saved.items()}
         found = self._found(begun, self.ends if is_cut else {})
         for name in saved.keys() - found.keys():
@@ -192,7 +176,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             places[log.store.broker_name] = begin._replace(
                 offset=goal.offset, record=goal.record, crc=goal.crc, since=begin.offset
             )
-        return to_json(self.kind, places) if is_initial or places != saved else start
+        return stream_options.to_json(self.kind, places) if is_initial or places != saved else start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return where feeds ended when ``latestOffset`` looked; Spark asks right after it.
@@ -220,9 +204,9 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of the batch between two offsets, each a row of byte ranges."""
         stores, read = self._stores(), self.stream_options.read
-        begun, tasks = from_json(start, self.kind), []
+        begun, tasks = stream_options.from_json(start, self.kind), []
         self._refuse_batch_queues([*stores.values()])
-        for name, place in from_json(end, self.kind).items():
+        for name, place in stream_options.from_json(end, self.kind).items():
             begin = begun.get(name)
             if begin is None or begin.offset != place.since:
                 begin = Place(place.offset if place.since is None else place.since)
@@ -250,14 +234,14 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
             tags = ReadOptions("", (), (), tags=options.tags)
             for task in partition.value or ():
                 broker, inflates = task.store.broker_name, options.decompress_body
-                for columns in _records(task, choosing(options, task.choices), queue_of):
+                for columns in _records(task, queues.choosing(options, task.choices), queue_of):
                     wanted = wanted_records(columns, tags, broker)
                     yield from record_batches(wanted, schema, broker, decompress=inflates)
 
     def _stores(self) -> dict[str, StorePlace]:
         """Return the stores by name, which must be different."""
         stores: dict[str, StorePlace] = {}
-        for store in named_stores(self.stream_options.read):
+        for store in queues.named_stores(self.stream_options.read):
             other = stores.setdefault(store.broker_name, store)
             if other is not store:
                 name, places = store.broker_name, f"{other.location} and {store.location}"
@@ -282,13 +266,13 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
 
     def _followed(self, store: StorePlace, at: Place | None, *known: Any) -> LiveLog:
         """Return a store's log with what is read at a place; see `LiveLog` for what is known."""
-        options = choosing(self.stream_options.read, at.choices if at else ())
+        options = queues.choosing(self.stream_options.read, at.choices if at else ())
         return (LiveQueues if self.kind == QUEUES else LiveLog)(store, options, *known)
 
     def _refuse_batch_queues(self, stores: Sequence[StorePlace]) -> None:
         read = self.stream_options.read
         for store in stores if self.kind == QUEUES else ():
-            for key in chosen_queues(store, read, BATCH_CONSUME_QUEUE_DIRECTORY):
+            for key in queues.chosen_queues(store, read, BATCH_CONSUME_QUEUE_DIRECTORY):
                 raise ConfigError(
                     f"a stream does not follow batch queues, which topic {key.topic} has",
                     key="subscribe",
@@ -307,14 +291,14 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         asked = options.starts.get(broker, options.starts.get(None))
         since_ms = options.start_times_ms.get(broker, options.start_times_ms.get(None))
         if isinstance(log, LiveQueues):
-            check_times(log.store, log.segments, options.read, options.start_times_ms)
+            queues.check_times(log.store, log.segments, options.read, options.start_times_ms)
         named = any((*options.starts, *options.start_times_ms))  # beside None, which names all
         if isinstance(log, LiveQueues) and named:
             return log.first_place(options, self.losses)
         if since_ms is not None:
             offset = log.first_since(since_ms)
             if offset is None and options.read.must_have_time:
-                raise nothing_since(log, since_ms)
+                raise queues.nothing_since(log, since_ms)
             return log.end if offset is None else Place(offset)
         if asked == EARLIEST:
             return Place(log.start)

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import msgspec
 import numpy as np
-import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
-import pyarrow.compute
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rocketstore.arguments import checked
 from rocketstore.errors import ArchiveError, ConfigError
@@ -71,8 +71,6 @@ if TYPE_CHECKING:
     from rocketstore.places.stores import StorePlace
     from rocketstore.scan.columns import RecordColumns
 
-pa: Any = pyarrow
-pc: Any = pyarrow.compute
 
 MAX_SPLIT_BYTES: Final = 512 * MiB
 """Of the log per task, which makes one file: 128 MB and more of what zstd makes a quarter."""
@@ -342,7 +340,7 @@ def _check_covered(store: StorePlace, plan: LogPlan, found: list[WrittenFile]) -
 # --- on workers ---------------------------------------------------------------------------------
 
 
-def archive_task(task: ArchiveTask) -> Iterator[pyarrow.RecordBatch]:
+def archive_task(task: ArchiveTask) -> Iterator[pa.RecordBatch]:
     """Do a task; yield a row of ``RESULT_SCHEMA`` for each file."""
     with (
         plain_write_errors(task.target, "nothing of this run is archived", ArchiveError),

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import msgspec
 import numpy as np
-import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
-pa: Any = pyarrow
-"""Its annotations are too narrow."""
 
 MESSAGES: Final = "messages"
 EXTENTS: Final = "extents"
@@ -64,13 +62,13 @@ LOG_KINDS: Final = ("blank", "damage", "gap")
 """Of extents: stretches of the log that are no records."""
 
 _RAW: Final = "rawHead BINARY, rawTail BINARY, recordCRC INT"
-MESSAGE_FIELDS: Final[Any] = arrow_schema(", ".join(map(" ".join, TABLES[MESSAGES].items())))
+MESSAGE_FIELDS: Final = arrow_schema(", ".join(map(" ".join, TABLES[MESSAGES].items())))
 """The columns of table ``messages`` of the data source, in its types."""
 
 FILE_SCHEMA: Final = pa.schema([*MESSAGE_FIELDS, *arrow_schema(_RAW)])
 """Of a Parquet file of messages: what queries want, and what identity needs besides."""
 
-EXTENT_SCHEMA: Final[Any] = arrow_schema(
+EXTENT_SCHEMA: Final = arrow_schema(
     "brokerName STRING, run BIGINT, kind STRING, physicalOffset BIGINT, size BIGINT, file BIGINT, "
     "fileSize BIGINT, name STRING, reason STRING, evidence STRING, content BINARY, contentCRC INT"
 )
@@ -83,7 +81,6 @@ STATISTICS: Final = {
     EXTENTS: ("brokerName", "run", "kind", "physicalOffset"),
 }
 """Columns of which the tables keep least and greatest values per file."""
-
 
 _FOR_TERMINALS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 _NEXT: Final = "see that there is room, and that this user may write there; then run it again"
@@ -331,7 +328,7 @@ def _arrow_place(location: str) -> tuple[Any, str]:
 
 def read_rows(
     path: str, schema: Any, wanted: Sequence[Condition], columns: Sequence[str]
-) -> Iterator[pyarrow.RecordBatch]:
+) -> Iterator[pa.RecordBatch]:
     """Yield rows of a Parquet file of an archive, in batches of a few megabytes."""
     from pyarrow import dataset  # noqa: PLC0415 - loads pandas, which those who write need not
 
@@ -410,7 +407,7 @@ class TableFile:
             self._sink, columns, metadata_collector=self._footers, **options
         )
 
-    def write(self, batch: pyarrow.RecordBatch) -> None:
+    def write(self, batch: pa.RecordBatch) -> None:
         """Write a row group."""
         self._writer.write_batch(batch, row_group_size=batch.num_rows)
         if self._sink.tell() - self._flushed >= _FLUSH_BYTES:

@@ -175,12 +175,9 @@ def _look(  # noqa: PLR0913 - as `audit`
 
 @checked
 def prove_rebuild(
-    spark: SparkSession,
-    store: str | Path,
-    *,
-    config: StoreConfig | None = None,
-    max_split_bytes: int = DEFAULT_SPLIT_BYTES,
-) -> AuditReport:
+    spark: SparkSession, store: str | Path, *,
+    config: StoreConfig | None = None, max_split_bytes: int = DEFAULT_SPLIT_BYTES,
+) -> AuditReport:  # fmt: skip
     """Compare a store's queues and index with what `rebuild` would make of its CommitLog.
 
     It reports lost records of the log, and the faults of queues and index that a rebuild repairs:

@@ -32,8 +32,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
-import pyarrow.compute
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.pipeline import waiting_tables
@@ -58,8 +58,6 @@ if TYPE_CHECKING:
     Numbers = npt.NDArray[np.int64]
     Chosen = npt.NDArray[np.bool_]
 
-pa: Any = pyarrow
-pc: Any = pyarrow.compute
 
 TEXTS: Final = ("part", "brokerName", "topic", "name", "detail")
 KEYS: Final = (*TEXTS, "number", "sketch")
@@ -71,7 +69,7 @@ SCHEMA: Final = ", ".join(
     f"{name} {'STRING' if name in TEXTS else 'BINARY' if name == 'sketch' else 'BIGINT'}"
     for name in (*KEYS, *MEASURES)
 )
-ROWS: Final[Any] = arrow_schema(SCHEMA)
+ROWS: Final = arrow_schema(SCHEMA)
 
 BLOCK_BYTES: Final = 2**23  # of some ten thousand records: grouping costs 0.3 ms without any
 NAME_CAPACITY: Final = 8_192  # of tags, and of keys, that a block counts exactly

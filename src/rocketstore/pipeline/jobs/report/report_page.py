@@ -18,8 +18,8 @@ from xml.etree import ElementTree as ET
 
 import jinja2
 import jinja2.filters
-import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
-import pyarrow.compute
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rocketstore.pipeline.jobs.report import report_tables
 from rocketstore.pipeline.jobs.report.partial_groups import NAME_MAX_BYTES, NOTES, WAYS
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     Ask = Callable[..., list[Row]]
     TextOf = Callable[[float], str]
 
-pa: Any = pyarrow
-pc: Any = pyarrow.compute
 _EPOCH: Final = pa.scalar(0, pa.timestamp("us", "UTC"))
 DAY_MS: Final = 86_400_000
 STEPS_MS: Final = (  # widths of bars of time, and steps between their labels

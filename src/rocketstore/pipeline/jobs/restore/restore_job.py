@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
+import pyarrow as pa
 
 from rocketstore.arguments import checked
 from rocketstore.config import StoreConfig
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.jobs.archive.archive_table import Run
 
-pa: Any = pyarrow
 
 _FAR: Final = (1 << 63) - 1
 
@@ -82,19 +81,11 @@ class RestoreResult(NamedTuple):
 
 @checked
 def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
-    spark: SparkSession,
-    archive: str | Path,
-    target: str | Path,
-    *,
-    as_of: int | str | None = None,
-    broker: str | None = None,
-    topics: Sequence[str] = (),
-    begin_ms: int | None = None,
-    end_ms: int | None = None,
-    allow_gaps: bool = False,
-    log_only: bool = False,
-    config: StoreConfig | None = None,
-) -> RestoreResult:
+    spark: SparkSession, archive: str | Path, target: str | Path, *,
+    as_of: int | str | None = None, broker: str | None = None, topics: Sequence[str] = (),
+    begin_ms: int | None = None, end_ms: int | None = None, allow_gaps: bool = False,
+    log_only: bool = False, config: StoreConfig | None = None,
+) -> RestoreResult:  # fmt: skip
     """Restore a store from an archive.
 
     Without a selection the CommitLog files are those that were archived, byte for byte, damage and
@@ -325,7 +316,7 @@ def _new_log(spark: SparkSession, archive: Archive, task: LogFileTask) -> list[L
 
 
 def lay_out(
-    last: LogFileTask, overlapping: Callable[[int, int], tuple[str, ...]], steps: pyarrow.Table
+    last: LogFileTask, overlapping: Callable[[int, int], tuple[str, ...]], steps: pa.Table
 ) -> list[LogFileTask]:
     """Return the tasks that write the files of a new log.
 

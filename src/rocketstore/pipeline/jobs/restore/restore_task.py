@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow  # noqa: ICN001 - `pa` is the same without its annotations
-import pyarrow.compute
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rocketstore.errors import ArchiveDamagedError
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY, file_name
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.jobs.archive.archive_table import Condition
 
-pa: Any = pyarrow
-pc: Any = pyarrow.compute
 
 COUNT_SCHEMA: Final = (
     "topic STRING, step BIGINT, place BIGINT, bytes BIGINT, first_ms BIGINT, last_ms BIGINT"
@@ -123,7 +121,7 @@ class LogFileTask(NamedTuple):
     blank: bool = False
 
 
-def count_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
+def count_task(task: LogFileTask) -> Iterator[pa.RecordBatch]:
     """Yield where wanted records are, and of which topics and times; see ``COUNT_SCHEMA``."""
     step = max(1, task.size // STEPS)
     for _, rows in _wanted(task, ["topic", "physicalOffset", "size", "storeTimestamp"]):
@@ -136,7 +134,7 @@ def count_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
         yield from sums.rename_columns(names).to_batches()
 
 
-def write_task(task: LogFileTask) -> Iterator[pyarrow.RecordBatch]:
+def write_task(task: LogFileTask) -> Iterator[pa.RecordBatch]:
     """Write a CommitLog file, if the archive has what it needs; see ``WRITE_SCHEMA``."""
     starts, sizes, lost = _places(task)
     written: tuple[int | None, ...] = (None, None, None)
@@ -186,7 +184,7 @@ def _write(task: LogFileTask, starts: Int64Array, sizes: Int64Array) -> tuple[in
 # --- rows as records ----------------------------------------------------------------------------
 
 
-def _records(rows: pyarrow.RecordBatch, places: Int64Array) -> Any:
+def _records(rows: pa.RecordBatch, places: Int64Array) -> Any:
     """Return the records of rows, each stating its place; a wrong place shows in its CRC."""
     head, body, tail = (rows.column(name) for name in _RAW)
     numbers = [None, pa.py_buffer(places.astype(">i8"))]
@@ -197,7 +195,7 @@ def _records(rows: pyarrow.RecordBatch, places: Int64Array) -> Any:
     return pc.binary_join_element_wise(*pieces, null_handling="replace")
 
 
-def _check_crcs(path: str, rows: pyarrow.RecordBatch, records: Any) -> None:
+def _check_crcs(path: str, rows: pa.RecordBatch, records: Any) -> None:
     (ends, content), expected = bytes_of(records), _numbers(rows, "recordCRC")
     crcs = np.empty(len(records), dtype=np.int64)
     kernels.slice_crcs(content, ends[:-1], np.diff(ends), crcs)
@@ -209,13 +207,13 @@ def _check_crcs(path: str, rows: pyarrow.RecordBatch, records: Any) -> None:
         )
 
 
-def _numbers(rows: pyarrow.RecordBatch, name: str) -> Int64Array:
+def _numbers(rows: pa.RecordBatch, name: str) -> Int64Array:
     """Return a column of numbers; 0 where it is null."""
     found: Int64Array = pc.fill_null(rows.column(name), 0).to_numpy().astype(np.int64)
     return found
 
 
-def _milliseconds(rows: pyarrow.RecordBatch) -> Any:
+def _milliseconds(rows: pa.RecordBatch) -> Any:
     """Return the store times; null where no calendar has them."""
     return rows.column("storeTimestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
 
@@ -223,7 +221,7 @@ def _milliseconds(rows: pyarrow.RecordBatch) -> Any:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def _wanted(task: LogFileTask, columns: Sequence[str]) -> Iterator[tuple[str, pyarrow.RecordBatch]]:
+def _wanted(task: LogFileTask, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield columns of the rows of a task, and the path that they are from."""
     topics, begin, end = task.selection
     wanted: list[Condition] = [
