@@ -287,6 +287,8 @@ def test_after_what_the_hint_says_the_store_opens(tmp_path):
             shutil.move(root / one, tmp_path / f"{name}-{one.replace('/', '-')}")
         MessageStore.open(root, OURS).close()
     root = copied("pops", tmp_path)
+    with pytest.raises(StoreError, match="offset of CID_RMQ_SYS_REVIVE_GROUP to the end of this"):
+        MessageStore.open(root, OURS)
     path = root / "config" / "consumerOffset.json"
     topic = '"rmq_sys_REVIVE_LOG_DefaultCluster@CID_RMQ_SYS_REVIVE_GROUP":{0:1},'
     path.write_text(path.read_text().replace('"offsetTable":{', f'"offsetTable":{{{topic}', 1))

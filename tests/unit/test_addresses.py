@@ -10,7 +10,13 @@ import threading
 import pytest
 
 from rocketstore import MessageStore, StoreConfig
-from rocketstore.addresses import listeners, listening_host, looked_up, resolved
+from rocketstore.addresses import (
+    cannot_listen,
+    listeners,
+    listening_host,
+    looked_up,
+    resolved,
+)
 from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BrokerSettings
 from rocketstore.config import BrokerRole
@@ -74,6 +80,15 @@ def test_a_number_is_known_at_once(host):
     assert looked_up(host).result() == [resolved(host)]
 
 
+def test_without_a_thread_for_it_a_name_is_not_known(monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(OSError, match="can't start new thread"):
+        looked_up(SILENT).result()
+
+
 def test_a_server_of_clients_uses_no_threads_that_are_not_python_s():
     """Those of libuv, which look names up, end the process where the system grants none."""
     program = """
@@ -104,27 +119,42 @@ def test_a_name_server_that_has_too_few_descriptors_says_so(count):
         assert said == "ready\n"
 
 
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (OSError(errno.EMFILE, "refused"), "ulimit -n"),
+        (OSError(errno.ENFILE, "refused"), "ulimit -n"),
+        (socket.gaierror(socket.EAI_NONAME, "refused"), "a name that stands for one"),
+        (UnicodeError("refused"), "a name that stands for one"),
+        (OSError(errno.EADDRINUSE, "refused"), "set listenPort to another port"),
+    ],
+)
+def test_what_is_advised_goes_by_why_nobody_can_listen(error, advice):
+    said = cannot_listen("a.example", 1, "listenPort", error)
+    assert said.message == "cannot listen at a.example:1: refused"
+    assert advice in str(said.hint)
+
+
 class Machine:
     """A machine that lacks some addresses."""
 
-    def __init__(self, monkeypatch, *lacking):
+    def __init__(self, monkeypatch, *lacking, code=errno.EADDRNOTAVAIL):
         bind = socket.socket.bind
 
         def refused(one, address):
             if address[0] in lacking:
-                raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+                raise OSError(code, os.strerror(code))
             bind(one, address)
 
         monkeypatch.setattr("socket.socket.bind", refused)
 
 
-def test_everywhere_is_one_port_of_each_kind_of_address_that_there_is(
-    monkeypatch,
-):
+@pytest.mark.parametrize("code", [errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT])
+def test_everywhere_is_one_port_of_each_kind_of_address_that_there_is(monkeypatch, code):
     both = listeners("", 0, 1)
     assert {one.family for one in both} == {socket.AF_INET, socket.AF_INET6}
     assert len({one.getsockname()[1] for one in both}) == 1
-    Machine(monkeypatch, "::")
+    Machine(monkeypatch, "::", code=code)
     [left] = listeners("", 0, 1)
     assert left.family == socket.AF_INET
     for one in (*both, left):

@@ -194,9 +194,9 @@ def test_20_properties_of_a_batch_are_those_of_each_message(desk):
     body = encode_client_batch([(0, b"a", b"TAGS\1x"), (0, b"b", b"")])
     assert desk.answer(320, {**SEND, "m": "true", "i": "WAIT\1true\2K\1v\2"}, body).code == 0
     desk.store.wait_dispatched()
-    joint = {"WAIT": "true", "K": "v", "CLUSTER": "DefaultCluster"}
+    joint = b"WAIT\1true\2K\1v\2CLUSTER\1DefaultCluster"
     messages = desk.store.get("orders", 0, 0, 2).messages
-    assert [one.properties for one in messages] == [{"TAGS": "x", **joint}, joint]
+    assert [one.raw_properties for one in messages] == [b"TAGS\1x\2" + joint, joint]
     first, second = messages
     assert second.physical_offset == first.physical_offset + first.size
 

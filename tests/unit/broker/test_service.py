@@ -116,7 +116,12 @@ def test_port_that_is_in_use_fails_the_opening_and_the_store_is_closed(tmp_path,
 
 
 @pytest.mark.parametrize(
-    "refused", ["broker.service.new_event_loop", "broker.service.first_topics"]
+    "refused",
+    [
+        "broker.service.new_event_loop",
+        "broker.service.first_topics",
+        "broker.registration.Registration.first",
+    ],
 )
 def test_what_the_system_refuses_a_broker_fails_the_opening_by_an_error_with_a_hint(
     tmp_path, monkeypatch, refused

@@ -97,9 +97,10 @@ def test_a_batch_larger_than_the_limit_is_a_status_and_no_exception(tmp_path):
 
 
 def test_a_batch_that_fits_no_file_is_illegal(store):
+    end = store.put_batch(messages(1)).size
     refused = store.put_batch(messages(7, size=10_000))
     assert refused.status is PutMessageStatus.MESSAGE_ILLEGAL
-    assert store.next_queue_offset(TOPIC, 0) == 0
+    assert (store.next_queue_offset(TOPIC, 0), store.max_physical_offset) == (1, end)
 
 
 @pytest.mark.parametrize(

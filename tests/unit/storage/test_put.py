@@ -294,8 +294,9 @@ def test_properties_do_not_count_against_the_limit_of_the_body(tmp_path):
 
 
 def test_a_record_larger_than_a_file_is_illegal(store):
+    end = store.put(Message(topic=TOPIC)).size
     refused = store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES)))
-    assert refused.status is ILLEGAL
+    assert (refused.status, store.max_physical_offset) == (ILLEGAL, end)
     assert f"do not fit a CommitLog file of {LOG_FILE_BYTES} bytes" in refused.detail
 
 

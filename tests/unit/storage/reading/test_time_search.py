@@ -3,7 +3,7 @@
 import os
 from types import SimpleNamespace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rocketstore.config import StoreConfig
@@ -86,6 +86,7 @@ def first_at_or_after(times: list[int | None], unreadable: set[int], moment: int
     st.sets(st.integers(0, 5), max_size=2),
     st.integers(-1, 32),
 )
+@example([5, 5], {1}, set(), set(), 5)
 def test_offset_at_is_the_first_readable_message_at_or_after_the_moment(
     rising, lost, fillers, missing, moment
 ):
