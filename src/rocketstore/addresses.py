@@ -4,8 +4,6 @@ Law: only here is a name looked up, and never by an event loop: the threads of u
 whole process where the system grants none of them, and each end of it waits for them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

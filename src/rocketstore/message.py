@@ -3,9 +3,7 @@
 Law: a value. It knows no file, no clock and no byte layout; ``native.put`` makes bytes of it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping  # noqa: TC003 - inspect.signature(Message) resolves it
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec

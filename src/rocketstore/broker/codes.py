@@ -4,8 +4,6 @@ How derived: RequestCode and ResponseCode of 4.9.8. 361 is of 5.x: its lite pull
 no other, as 4.9's do by 11.
 """
 
-from __future__ import annotations
-
 import enum
 
 

@@ -4,8 +4,6 @@ Source: SendMessageRequestHeader, SendMessageRequestHeaderV2, SendMessageRespons
 ReplyMessageRequestHeader of 4.9.
 """
 
-from __future__ import annotations
-
 from msgspec import field
 
 from rocketstore.remoting.fields import Header, Int32, Int64

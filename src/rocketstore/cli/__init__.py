@@ -8,8 +8,6 @@ Law: tables on a terminal, JSON for programs, progress on stderr only; how a com
 is said by `exit_codes`.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import NoReturn

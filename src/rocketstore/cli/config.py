@@ -1,7 +1,5 @@
 """``rocketstore config``: what the settings are and where each comes from."""
 
-from __future__ import annotations
-
 from cyclopts import App
 
 from rocketstore.cli.options import DEFAULTS, CommandOptions

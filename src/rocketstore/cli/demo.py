@@ -4,8 +4,6 @@ The data is every flight that left New York City in 2013 (PyPI package nycflight
 package is used as a data file only; importing it fails on current systems.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib.metadata
 import io

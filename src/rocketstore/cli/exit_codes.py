@@ -1,7 +1,5 @@
 """How commands end: the codes that scripts ask for. An error carries its own (`errors`)."""
 
-from __future__ import annotations
-
 from typing import Final
 
 FINE: Final = 0

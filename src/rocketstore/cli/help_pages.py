@@ -1,7 +1,5 @@
 """How ``--help`` is written: the lines of each paragraph filled, however wide the terminal is."""
 
-from __future__ import annotations
-
 import re
 from functools import cached_property
 from typing import Any

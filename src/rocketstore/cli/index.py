@@ -1,7 +1,5 @@
 """``rocketstore index``: the key index of a store."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

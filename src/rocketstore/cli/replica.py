@@ -1,7 +1,5 @@
 """``rocketstore replica``: how far behind slaves are."""
 
-from __future__ import annotations
-
 from cyclopts import App
 
 from rocketstore.cli.options import DEFAULTS, CommandOptions, StoreArgument

@@ -1,7 +1,5 @@
 """``rocketstore topic``: the topics of a store."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from cyclopts import App

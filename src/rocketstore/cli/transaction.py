@@ -1,7 +1,5 @@
 """``rocketstore transaction``: transactions of a store."""
 
-from __future__ import annotations
-
 from cyclopts import App
 
 from rocketstore.cli.options import DEFAULTS, CommandOptions, StoreArgument

@@ -3,8 +3,6 @@
 Law: the content of a store is not trusted; no character of it controls the terminal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

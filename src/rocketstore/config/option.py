@@ -5,8 +5,6 @@ is the snake case of its key, its annotation holds unit and limits, the text bel
 does and when to change it.
 """
 
-from __future__ import annotations
-
 import enum
 import types
 from math import inf

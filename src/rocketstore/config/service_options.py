@@ -1,7 +1,5 @@
 """The options of what works on an open store, a struct for each owner."""
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated
 

@@ -11,8 +11,6 @@ order of the bytes; a test compares the table of its page in ``docs/format`` wit
 neither can drift.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Any, NamedTuple, TypeAlias
 

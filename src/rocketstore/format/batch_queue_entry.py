@@ -9,8 +9,6 @@ checks lengths and nothing else. Page: docs/format/batch-consume-queue.md.
 Source: rocketmq-all-5.3.1, BatchConsumeQueue.putBatchMessagePositionInfo; spec F9.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Final, NamedTuple
 

@@ -8,8 +8,6 @@ after the three times (5.x keeps two offsets there) are left to the caller to pr
 Page: docs/format/checkpoint.md. Source: rocketmq-all-4.9.8, StoreCheckpoint; spec F11.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Final, NamedTuple
 

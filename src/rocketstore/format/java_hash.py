@@ -5,8 +5,6 @@ the hash runs over UTF-16 units and not over characters (spec F5, F10). Compiled
 texts of records with ``native.walk``.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Final
 

@@ -8,17 +8,15 @@ has. Each reader asks here, and gives a function that reads the log.
 Page: docs/format/directory.md.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from rocketstore.format.index_file import IndexHeader  # noqa: TC001 - field of a Struct
+from rocketstore.format.index_file import IndexHeader
 from rocketstore.format.record import FIXED_SIZE
-from rocketstore.units import QueueKey  # noqa: TC001 - field of a Struct
+from rocketstore.units import QueueKey
 
 ReadLog: TypeAlias = Callable[[int, int], bytes | None]
 """Reads up to so many bytes of a log from a physical offset on; nothing where no file has them."""

@@ -8,8 +8,6 @@ record. Page: docs/format/queue-extension.md.
 Source: rocketmq-all-4.9.8, ConsumeQueueExt and ConsumeQueueExt.CqExtUnit (spec F7).
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Final, NamedTuple
 

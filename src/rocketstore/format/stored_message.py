@@ -4,8 +4,6 @@ Law: a value that owns its bytes and outlives the store. Properties, id and infl
 when they are asked for: most readers forward a message, or look at its body only.
 """
 
-from __future__ import annotations
-
 import base64
 import zlib
 from typing import Any, Final

@@ -5,8 +5,6 @@ open store writes it; tables and reports read it. A missing file says nothing; a
 started again, because the next pass finds everything once more.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import msgspec

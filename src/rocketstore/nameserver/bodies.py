@@ -3,8 +3,6 @@
 How derived: RemotingSerializable of 4.9.8.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 

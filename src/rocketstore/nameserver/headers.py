@@ -3,8 +3,6 @@
 How derived: org.apache.rocketmq.common.protocol.header.namesrv of 4.9.8.
 """
 
-from __future__ import annotations
-
 from rocketstore.remoting.fields import Header, Int32, Int64
 
 

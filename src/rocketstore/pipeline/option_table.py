@@ -3,8 +3,6 @@
 It is the table of docs/reference/spark-options.md; `options` takes texts by it.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from rocketstore.pipeline.columns import RECORD_TABLES, TABLES

@@ -3,8 +3,6 @@
 A URI is no place for a secret: it stands in plans and errors.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from pathlib import Path

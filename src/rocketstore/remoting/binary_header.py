@@ -16,8 +16,6 @@ compared with what remains.
 How derived: RocketMQSerializable of 4.9.8.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Final
 

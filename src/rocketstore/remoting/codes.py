@@ -5,8 +5,6 @@ Those that only brokers serve and say are in `rocketstore.broker.codes`.
 How derived: RequestCode, ResponseCode and LanguageCode of 4.9.8.
 """
 
-from __future__ import annotations
-
 import enum
 
 

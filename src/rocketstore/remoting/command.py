@@ -4,8 +4,6 @@ Law: a command is a value; what bytes it had, and on which connection it came, i
 How derived: RemotingCommand of 4.9.8.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import Any, Final
 

@@ -10,8 +10,6 @@ How derived: RemotingSerializable and fastjson 1.2.76. Not taken: single quotes,
 quotes, comments; invalid UTF-8, which Java replaces.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Generic, TypeVar
 

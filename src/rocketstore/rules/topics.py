@@ -3,8 +3,6 @@
 How derived: TopicValidator, MixAll and TransactionalMessageUtil of 4.9.8 (spec F16).
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from rocketstore.errors import InvalidNameError

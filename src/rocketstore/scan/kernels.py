@@ -1,7 +1,5 @@
 """The one door to the bulk functions of ``rocketstore.native``, and which parts run compiled."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import sys

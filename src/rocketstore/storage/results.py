@@ -3,8 +3,6 @@
 Source: PutMessageStatus, GetMessageStatus, PutMessageResult, GetMessageResult of 4.9.
 """
 
-from __future__ import annotations
-
 import struct
 from enum import Enum
 from itertools import accumulate
@@ -14,7 +12,7 @@ import msgspec
 
 from rocketstore.errors import PutFailedError
 from rocketstore.format.host import encode_message_id, encode_message_ids
-from rocketstore.format.stored_message import StoredMessage  # noqa: TC001 - fields of NamedTuples
+from rocketstore.format.stored_message import StoredMessage
 
 
 class PutMessageStatus(Enum):

@@ -6,8 +6,6 @@ those of all: whatever the log, it holds two of them. Items are keys, and keys w
 Law: a count is never too high, and too low by no more than what `most_frequent` says.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any, Final
 

@@ -5,8 +5,6 @@ the plan. Each table becomes a Parquet file, and a table of its name for the sta
 """
 
 # ruff: noqa: S608 - statements are put together of this module's own constants
-from __future__ import annotations
-
 from typing import Final
 
 from rocketstore.rules.topics import PURPOSE_OF_NAME, PURPOSE_OF_PREFIX
