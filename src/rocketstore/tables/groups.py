@@ -9,23 +9,21 @@ How derived: SubscriptionGroupManager of 4.9 (spec F13), which loads it when the
 from __future__ import annotations
 
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from rocketstore.format.metadata_json import (
     SUBSCRIPTION_GROUPS_FILE,
     DataVersion,
-    MemberTexts,
     SubscriptionGroup,
     SubscriptionGroupTable,
     decode_whole,
-    dumps,
     table_of,
 )
 from rocketstore.locks import Lock
 from rocketstore.storage.files.disk import Disk, system_errors
-from rocketstore.storage.files.whole_file import KnownTable
+from rocketstore.storage.queues.topic_file import SettingsFile
 from rocketstore.units import system_clock_ms
 
 if TYPE_CHECKING:
@@ -45,19 +43,13 @@ class SubscriptionGroups:
         disk: Disk | None = None,
     ) -> None:  # fmt: skip
         path = layout.config / SUBSCRIPTION_GROUPS_FILE
-        self._clock = clock
-        self._known = KnownTable(path, _decoded, disk or Disk())
-        self._texts = MemberTexts()
+        self._file = SettingsFile(path, _GROUPS, _decoded, clock=clock, disk=disk or Disk())
         self._changing = Lock()
 
     @cached_property
     def table(self) -> SubscriptionGroupTable:
         """What the file says; of one that is not there, nothing."""
-        return table_of(self._content, SubscriptionGroupTable)
-
-    @cached_property
-    def _content(self) -> dict[str, Any]:
-        return self._known.read() or {_GROUPS: {}}
+        return table_of(self._file.read() or {_GROUPS: {}}, SubscriptionGroupTable)
 
     def find(self, name: str) -> SubscriptionGroup | None:
         """Return a group's settings, None if the table does not have the group.
@@ -80,17 +72,8 @@ class SubscriptionGroups:
         Raises `StoreError` where the file cannot be written; nothing changed then.
         """
         with self._changing:
-            table, new = self.table, {one.group_name: one for one in groups}
-            counter = (table.data_version or DataVersion()).counter + 1
-            changed = SubscriptionGroupTable(
-                data_version=DataVersion(counter=counter, timestamp=self._clock()),
-                subscription_group_table=table.subscription_group_table | new,
+            known, new = self.table, {one.group_name: one for one in groups}
+            version = self._file.settle(new)["dataVersion"]
+            self.table = SubscriptionGroupTable(
+                msgspec.convert(version, DataVersion), known.subscription_group_table | new
             )
-            known = self._content[_GROUPS] | msgspec.to_builtins(new)
-            content = {
-                **(self._known.read() or {}),
-                "dataVersion": msgspec.to_builtins(changed.data_version), _GROUPS: known,
-            }  # fmt: skip
-            text = dumps({**content, _GROUPS: self._texts.of(known)})
-            self._known.write(text.encode(), content)
-            self.table, self._content = changed, content

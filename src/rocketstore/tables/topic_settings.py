@@ -8,17 +8,14 @@ How derived: TopicConfigManager of 4.9 (spec F13).
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable, table_of
 from rocketstore.rules.limits import MOST_QUEUES, with_queues_limited
 from rocketstore.storage.queues.topic_file import TopicFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
@@ -67,7 +64,7 @@ class TopicSettings:
         Raises `StoreError` where the file cannot be written, `FormatError` where it and its backup
         are broken; nothing changed then.
         """
-        self._file.change({one.topic_name: partial(_settled, one) for one in topics})
+        self._file.settle({one.topic_name: one for one in topics})
         self._load()
 
     def _load(self) -> None:
@@ -85,9 +82,3 @@ class TopicSettings:
             return self._file.path.stat().st_mtime_ns
         except FileNotFoundError:
             return 0
-
-
-def _settled(topic: TopicConfig, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a topic with all that is `known` of it besides."""
-    said = msgspec.to_builtins(topic)
-    return {**known, **{name: one for name, one in said.items() if one is not None}}

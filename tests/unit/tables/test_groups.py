@@ -3,6 +3,7 @@
 import pytest
 
 from rocketstore import FormatError
+from rocketstore.format.metadata_json import SubscriptionGroup, loads
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables.groups import SubscriptionGroups
 from support.golden_stores import golden_store
@@ -29,3 +30,20 @@ def test_the_file_is_read_once_and_asked_for_again_where_it_is_broken(tmp_path):
             f'{{"subscriptionGroupTable":{{"g":{{"groupName":"g","retryMaxTimes":{limit}}}}}}}'
         )
         assert groups.get("g").retry_max_times == 3
+
+
+def test_what_a_newer_broker_says_of_a_group_stays_when_that_group_is_settled(tmp_path):
+    path = tmp_path / "config" / "subscriptionGroup.json"
+    path.parent.mkdir()
+    path.write_text(
+        '{"dataVersion":{"counter":7,"stateVersion":3},"subscriptionGroupTable":'
+        '{"g":{"groupName":"g","groupRetryPolicy":{"type":"CUSTOMIZED"}}}}'
+    )
+    groups = SubscriptionGroups(StoreLayout.of(tmp_path))
+    groups.settle(SubscriptionGroup(group_name="g", retry_max_times=3))
+    written = loads(path.read_bytes())
+    assert (written["dataVersion"]["counter"], written["dataVersion"]["stateVersion"]) == (8, 3)
+    kept = written["subscriptionGroupTable"]["g"]
+    assert (kept["groupRetryPolicy"], kept["retryMaxTimes"]) == ({"type": "CUSTOMIZED"}, 3)
+    assert groups.table.data_version.counter == 8
+    assert groups.get("g").retry_max_times == 3
