@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -41,10 +42,11 @@ BATCH_RECORDS: Final = 1024
 _log: Final = get_logger(__name__)
 
 
+@dataclass(eq=False)
 class Scrubber:
     """Checks the cold files of a log, some bytes a turn.
 
-    `files` are listed again at every pass. `cold_end` says up to which physical offset nothing is
+    The files are listed again at every pass. `cold_end` says up to which physical offset nothing is
     written any more, `known` where an earlier scrubber stopped, and what it knew. The file at
     `last_base`, and later ones, may end in zeros: the log goes no further.
 
@@ -52,21 +54,15 @@ class Scrubber:
     `checked_bytes` are those of every pass.
     """
 
-    def __init__(
-        self,
-        files: PreadFiles,
-        *,
-        cold_end: Callable[[], int],
-        now_ms: Callable[[], int],
-        known: DamageMap | None = None,
-        last_base: int = sys.maxsize,
-    ) -> None:
+    _files: PreadFiles
+    cold_end: Callable[[], int]
+    now_ms: Callable[[], int]
+    known: InitVar[DamageMap | None] = None
+    last_base: int = sys.maxsize
+
+    def __post_init__(self, known: DamageMap | None) -> None:
         self.map = DamageMap() if known is None else known
         self.checked_bytes = 0
-        self._files = files
-        self._cold_end = cold_end
-        self._now_ms = now_ms
-        self._last_base = last_base
         self._steps: Iterator[int] = self._pass()
 
     def turn(self, budget: int) -> bool:
@@ -84,7 +80,7 @@ class Scrubber:
     @property
     def cold_files(self) -> list[LogFile]:
         """Files that are no longer written, as listed last."""
-        end = self._cold_end()
+        end = self.cold_end()
         return [file for file in self._files.files if file.range.stop <= end]
 
     def _pass(self) -> Iterator[int]:
@@ -109,13 +105,13 @@ class Scrubber:
 
     def _end_pass(self) -> None:
         """Enter missing files, forget what retention deleted, and begin again at the first file."""
-        end = self._cold_end()
+        end = self.cold_end()
         for hole in self._files.holes:
             if hole.stop <= end:
                 evidence = "the files before and after it are there"
                 found = self._found("", hole.start, hole.size, "missing file", evidence)
                 self._enter(hole.start, hole.stop, [found])
-        now_ms, log_min = self._now_ms(), self._files.min_offset
+        now_ms, log_min = self.now_ms(), self._files.min_offset
         self.map = msgspec.structs.replace(
             self.map,
             position=0,
@@ -143,7 +139,7 @@ class Scrubber:
                 columns, before = batch.columns, reached
                 if len(columns):
                     reached = max(reached, int(columns.physical_offset[-1] + columns.size[-1]))
-                is_followed = file.base < self._last_base
+                is_followed = file.base < self.last_base
                 damage = batch.damage_up_to(end) if is_followed else batch.damage
                 for place, reason, evidence in damage:
                     reached = max(reached, place.stop)
@@ -161,7 +157,7 @@ class Scrubber:
         yield max(end - reached, 0)
 
     def _found(self, file: str, at: int, size: int, reason: str, evidence: str) -> DamagedRange:
-        return DamagedRange(at, size, reason, evidence, file, self._now_ms())
+        return DamagedRange(at, size, reason, evidence, file, self.now_ms())
 
     def _enter(self, start: int, stop: int, found: list[DamagedRange]) -> None:
         """Replace what was known between two offsets by what was found there."""

@@ -7,6 +7,7 @@ How derived: HAClient.dispatchReadRequest of 4.9 (spec B21.3), which appends wha
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,24 +25,20 @@ _LEAST_BYTES: Final = 8
 """Length and magic number: fewer bytes say nothing about a record."""
 
 
+@dataclass(eq=False)
 class Intake:
     """Bytes that follow `end`, the end of a log with files of `file_size` bytes.
 
-    `append` gets an offset, whole records of one file, and the store time of the last of them.
+    `append` gets an offset, whole records of one file, and the store time of the last of them; a
+    record may have `longest` bytes.
     """
 
-    def __init__(
-        self,
-        end: int,
-        file_size: int,
-        *,
-        longest: int,
-        append: Callable[[int, memoryview, int], None],
-    ) -> None:
-        self.end = end
-        self._file_size = file_size
-        self._longest = longest
-        self._append = append
+    end: int
+    file_size: int
+    longest: int
+    append: Callable[[int, memoryview, int], None]
+
+    def __post_init__(self) -> None:
         self._waiting = bytearray()
         self._store_time_ms = 0
         self._rows = new_columns(_ROWS)
@@ -54,13 +51,13 @@ class Intake:
         """Append the records that are whole by now."""
         while (size := self._whole_bytes()) > 0:
             with memoryview(self._waiting) as waiting, waiting[:size] as records:
-                self._append(self.end, records, self._store_time_ms)
+                self.append(self.end, records, self._store_time_ms)
             self.end += size
             del self._waiting[:size]
 
     def _whole_bytes(self) -> int:
         """Return how many of the waiting bytes are whole and intact, of one file."""
-        file_stop = self._file_size - self.end % self._file_size
+        file_stop = self.file_size - self.end % self.file_size
         buffer = np.frombuffer(self._waiting, np.uint8)
         stop = min(len(buffer), file_stop)
         position, reason = 0, StopReason.END
@@ -94,11 +91,11 @@ class Intake:
             )
         if waiting >= needed:
             return needed
-        if needed > self._longest:
+        if needed > self.longest:
             raise PeerError(
                 Trouble.DAMAGED,
                 f"a record of {needed} bytes at physical offset {self.end}, longer than the "
-                f"{self._longest} that are taken",
+                f"{self.longest} that are taken",
                 hint="set maxMessageSize of the slave to the master's",
             )
         return 0

@@ -10,6 +10,7 @@ B21.2).
 from __future__ import annotations
 
 import enum
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.replication.protocol import (
@@ -42,6 +43,7 @@ class _Wants(enum.Enum):
     ACKNOWLEDGEMENT = enum.auto()
 
 
+@dataclass(eq=False)
 class MasterSession:
     """One slave; `welcome` makes its greeting, `on_acknowledged` is called when it has more.
 
@@ -49,20 +51,15 @@ class MasterSession:
     `acknowledged`, -1 unless it said so. `identity` is how a slave of ours names itself.
     """
 
-    def __init__(
-        self,
-        log: ReplicatedLog,
-        limits: SessionLimits,
-        *,
-        welcome: Callable[[], Welcome],
-        on_acknowledged: Callable[[], None] = lambda: None,
-        now_ms: int,
-    ) -> None:
-        self._log = log
-        self._limits = limits
-        self._welcome = welcome
-        self._on_acknowledged = on_acknowledged
-        self._signs = Signs(limits, now_ms)
+    _log: ReplicatedLog
+    _limits: SessionLimits
+    _: KW_ONLY
+    welcome: Callable[[], Welcome]
+    on_acknowledged: Callable[[], None] = lambda: None
+    now_ms: InitVar[int]
+
+    def __post_init__(self, now_ms: int) -> None:
+        self._signs = Signs(self._limits, now_ms)
         self.next_due_ms = self._signs.next_due_ms
         self._wants = _Wants.REQUEST
         self._part = b""
@@ -81,7 +78,7 @@ class MasterSession:
             self._signs.heard_ms = now_ms
             self._take(number)
         if self.acknowledged > before:
-            self._on_acknowledged()
+            self.on_acknowledged()
 
     def _take(self, number: int) -> None:
         if self._wants is _Wants.ACKNOWLEDGEMENT:
@@ -91,7 +88,7 @@ class MasterSession:
             self._wants = _Wants.REQUEST_OF_OURS
         elif self._wants is _Wants.NOTHING:
             # What it would ask of a master of 4.9; it asks again after the greeting.
-            self._greeting = self._welcome().encode()
+            self._greeting = self.welcome().encode()
             self._wants = _Wants.IDENTITY
         elif number == HELLO and self._wants is _Wants.REQUEST:
             self._wants = _Wants.NOTHING

@@ -12,6 +12,7 @@ How derived: HAClient of 4.9.8 (spec B21.3).
 
 from __future__ import annotations
 
+from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.replication.intake import Intake
@@ -36,6 +37,7 @@ _SIGNS_WITHOUT_BYTES: Final = 2
 """A master of 4.9 may send one heartbeat before the bytes it was asked for."""
 
 
+@dataclass(eq=False)
 class SlaveSession:
     """One connection to a master; `identity` names this slave to a master of ours.
 
@@ -43,20 +45,15 @@ class SlaveSession:
     when it last said so, -1 unknown.
     """
 
-    def __init__(
-        self,
-        log: ReplicatedLog,
-        limits: SessionLimits,
-        *,
-        identity: int,
-        from_last_file: bool,
-        now_ms: int,
-    ) -> None:
-        self._log = log
-        self._limits = limits
-        self._identity = identity
-        self._from_last_file = from_last_file
-        self._signs = Signs(limits, now_ms)
+    _log: ReplicatedLog
+    _limits: SessionLimits
+    identity: int
+    from_last_file: bool
+    now_ms: InitVar[int]
+
+    def __post_init__(self, now_ms: int) -> None:
+        log = self._log
+        self._signs = Signs(self._limits, now_ms)
         self.next_due_ms = self._signs.next_due_ms
         # The beginning of a frame, and how long that is; 0 unknown.
         self._part = bytearray()
@@ -74,12 +71,8 @@ class SlaveSession:
         self.master_end = -1
 
     def _intake_at(self, end: int) -> Intake:
-        return Intake(
-            end,
-            self._log.file_size,
-            longest=self._limits.longest_record_bytes,
-            append=self._log.append,
-        )
+        log, longest = self._log, self._limits.longest_record_bytes
+        return Intake(end, log.file_size, longest, log.append)
 
     # --- what comes -----------------------------------------------------------------------------
 
@@ -133,7 +126,7 @@ class SlaveSession:
         end = self._log.end
         if self._is_empty:
             last = master.end - master.end % master.file_size
-            self._begin(max(master.begin, last if self._from_last_file else 0))
+            self._begin(max(master.begin, last if self.from_last_file else 0))
         elif end > master.end:
             raise PeerError(Trouble.AHEAD, f"it ends at {end}, the master's at {master.end}")
         elif end < master.begin:
@@ -143,7 +136,7 @@ class SlaveSession:
             self.is_following = True
         if not self._is_empty:
             self._reported = self._next
-        self._greeting += NUMBER.pack(self._identity) + NUMBER.pack(self._next)
+        self._greeting += NUMBER.pack(self.identity) + NUMBER.pack(self._next)
 
     def _take(self, offset: int, body: memoryview) -> None:
         if self._next < 0:

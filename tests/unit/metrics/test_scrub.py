@@ -75,7 +75,7 @@ def test_damage_in_a_cold_file_is_kept_and_logged_once(store):
     before = contents(root)
     with open_store(root, Clock()) as opened, capture_logs() as logs:
         scrubber = scrubber_of(opened)
-        scrubber._now_ms = itertools.count(1).__next__
+        scrubber.now_ms = itertools.count(1).__next__
         assert scrubber.turn(WHOLE)
         since = [one.found_timestamp for one in scrubber.map.damage]
         for _ in range(2):
