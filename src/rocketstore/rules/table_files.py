@@ -9,34 +9,20 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rocketstore.errors import FormatError
 from rocketstore.events import get_logger
+from rocketstore.format import metadata_json
 from rocketstore.format.file_name import CONFIG_DIRECTORY
-from rocketstore.format.metadata_json import (
-    BACKUP_SUFFIX,
-    CONSUMER_FILTERS_FILE,
-    CONSUMER_OFFSETS_FILE,
-    DELAY_OFFSETS_FILE,
-    LMQ_CONSUMER_OFFSETS_FILE,
-    SUBSCRIPTION_GROUPS_FILE,
-    TOPICS_FILE,
-    ConsumerFilterTable,
-    ConsumerOffsets,
-    DelayOffsets,
-    SubscriptionGroupTable,
-    TopicTable,
-    decode_table,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _log: Final = get_logger(__name__)
 TABLES: Final[dict[str, Any]] = {
-    TOPICS_FILE: TopicTable,
-    CONSUMER_OFFSETS_FILE: ConsumerOffsets,
-    LMQ_CONSUMER_OFFSETS_FILE: ConsumerOffsets,
-    DELAY_OFFSETS_FILE: DelayOffsets,
-    SUBSCRIPTION_GROUPS_FILE: SubscriptionGroupTable,
-    CONSUMER_FILTERS_FILE: ConsumerFilterTable,
+    metadata_json.TOPICS_FILE: metadata_json.TopicTable,
+    metadata_json.CONSUMER_OFFSETS_FILE: metadata_json.ConsumerOffsets,
+    metadata_json.LMQ_CONSUMER_OFFSETS_FILE: metadata_json.ConsumerOffsets,
+    metadata_json.DELAY_OFFSETS_FILE: metadata_json.DelayOffsets,
+    metadata_json.SUBSCRIPTION_GROUPS_FILE: metadata_json.SubscriptionGroupTable,
+    metadata_json.CONSUMER_FILTERS_FILE: metadata_json.ConsumerFilterTable,
 }
 """The JSON tables that are known, by file name."""
 
@@ -60,7 +46,7 @@ def read_table(
     says that neither can be used, and what is wrong with each.
     """
     wrong: list[str] = []
-    for name in (path, path + BACKUP_SUFFIX):
+    for name in (path, path + metadata_json.BACKUP_SUFFIX):
         content = content_of(name)
         if isinstance(content, str):
             wrong.append(f"{name}: {content}")
@@ -85,7 +71,7 @@ def table_of(content_of: Callable[[str], Content], name: str) -> Any:
     """Return a table, or else its backup; None where neither can be read."""
     shown = f"{CONFIG_DIRECTORY}/{name}"
     table, _ = decoded(content_of(shown), name)
-    return table or decoded(content_of(shown + BACKUP_SUFFIX), name)[0]
+    return table or decoded(content_of(shown + metadata_json.BACKUP_SUFFIX), name)[0]
 
 
 def decoded(content: Content, name: str) -> tuple[Any, str | None]:
@@ -95,6 +81,6 @@ def decoded(content: Content, name: str) -> tuple[Any, str | None]:
     if not content.strip():
         return None, "empty"
     try:
-        return decode_table(content, TABLES[name]), None
+        return metadata_json.decode_table(content, TABLES[name]), None
     except FormatError as error:
         return None, str(error)

@@ -16,16 +16,7 @@ from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig, commit_log_directories
 from rocketstore.errors import ArgumentError, ConfigError, SystemRefusedError
-from rocketstore.format.file_name import (
-    ABORT_FILE_NAME,
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    CHECKPOINT_FILE_NAME,
-    CONFIG_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_EXT_DIRECTORY,
-    INDEX_DIRECTORY,
-    LOCK_FILE_NAME,
-)
+from rocketstore.format import file_name as names
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -50,15 +41,15 @@ class StoreLayout:
             what = f"cannot tell where {root} lies: {error.strerror}"
             hint = "go to a directory that is there, or give the whole path"
             raise SystemRefusedError(what, code=error.errno, hint=hint) from error
-        self.consume_queue = root / CONSUME_QUEUE_DIRECTORY
-        self.consume_queue_ext = root / CONSUME_QUEUE_EXT_DIRECTORY
-        self.batch_consume_queue = root / BATCH_CONSUME_QUEUE_DIRECTORY
-        self.index = root / INDEX_DIRECTORY
-        self.checkpoint = root / CHECKPOINT_FILE_NAME
-        self.abort = root / ABORT_FILE_NAME
-        self.lock = root / LOCK_FILE_NAME
+        self.consume_queue = root / names.CONSUME_QUEUE_DIRECTORY
+        self.consume_queue_ext = root / names.CONSUME_QUEUE_EXT_DIRECTORY
+        self.batch_consume_queue = root / names.BATCH_CONSUME_QUEUE_DIRECTORY
+        self.index = root / names.INDEX_DIRECTORY
+        self.checkpoint = root / names.CHECKPOINT_FILE_NAME
+        self.abort = root / names.ABORT_FILE_NAME
+        self.lock = root / names.LOCK_FILE_NAME
         self.repair = root / "repair"
-        self.config = root / CONFIG_DIRECTORY
+        self.config = root / names.CONFIG_DIRECTORY
 
     def repair_at(self, now_ms: int) -> Path:
         """Return the directory below ``repair`` that is named after a time."""

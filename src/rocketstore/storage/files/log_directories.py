@@ -19,19 +19,7 @@ import msgspec
 
 from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError
 from rocketstore.events import get_logger
-from rocketstore.format.file_name import (
-    BATCH_CONSUME_QUEUE_DIRECTORY,
-    CHECKPOINT_FILE_NAME,
-    COMMIT_LOG_DIRECTORY,
-    CONFIG_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
-    CONSUME_QUEUE_EXT_DIRECTORY,
-    DLEDGER_HEAD_BYTES,
-    INDEX_DIRECTORY,
-    KNOWN_ENDS_FILE_NAME,
-    LOG_DIRECTORIES_FILE_NAME,
-    is_dledger_head,
-)
+from rocketstore.format import file_name as names
 from rocketstore.storage.files.disk import Disk, read_at, read_whole, real_path, system_errors
 from rocketstore.storage.files.pread_files import listed_files
 from rocketstore.storage.files.whole_file import replace_whole
@@ -46,12 +34,8 @@ _log: Final = get_logger(__name__)
 _CLAIM: Final = "user.rocketstore.store"
 """Of a log directory: its inode, which a copy has not, and the root of its store."""
 
-_SIGNS: Final = (KNOWN_ENDS_FILE_NAME, CHECKPOINT_FILE_NAME)
-_PARTS: Final = (
-    COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, CONSUME_QUEUE_EXT_DIRECTORY,
-    BATCH_CONSUME_QUEUE_DIRECTORY, INDEX_DIRECTORY, CONFIG_DIRECTORY,
-)  # fmt: skip
-"""In a root that has one of these files, these directories are the store's."""
+_SIGNS: Final = (names.KNOWN_ENDS_FILE_NAME, names.CHECKPOINT_FILE_NAME)
+"""In a root that has one of these files, `STORE_DIRECTORIES` are the store's."""
 
 _HINT: Final = (
     "mount its disk, and name every directory of the log in storePathCommitLog; where one is lost "
@@ -69,7 +53,8 @@ class _Record(msgspec.Struct, frozen=True):
 
 def _read(root: Path) -> _Record:
     with suppress(FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
-        return msgspec.json.decode(read_whole(root / LOG_DIRECTORIES_FILE_NAME), type=_Record)
+        content = read_whole(root / names.LOG_DIRECTORIES_FILE_NAME)
+        return msgspec.json.decode(content, type=_Record)
     return _Record()
 
 
@@ -100,7 +85,7 @@ def _claimed_by(path: Path) -> Path | None:
 def _owner_of(path: Path) -> Path | None:
     """Return the root of the store that has a log directory, None where it is not recorded."""
     above = real_path(path).parent
-    return _claimed_by(path) or (above if (above / KNOWN_ENDS_FILE_NAME).exists() else None)
+    return _claimed_by(path) or (above if (above / names.KNOWN_ENDS_FILE_NAME).exists() else None)
 
 
 def refuse_part(layout: StoreLayout) -> None:
@@ -108,7 +93,7 @@ def refuse_part(layout: StoreLayout) -> None:
     owner = _claimed_by(layout.root)
     if owner is not None and _inode(owner) != _inode(layout.root):
         raise _foreign(layout.root, owner, layout.root)
-    _refuse_inside(layout.root, _PARTS)
+    _refuse_inside(layout.root, names.STORE_DIRECTORIES)
 
 
 def _refuse_inside(path: Path, parts: tuple[str, ...]) -> None:
@@ -132,14 +117,14 @@ def _foreign(path: Path, owner: Path, root: Path) -> ConfigError:
         key="storePathCommitLog",
         value=str(path),
         hint="name a directory of this store; if the other one is to lose it, remove its "
-        f"{LOG_DIRECTORIES_FILE_NAME} and {KNOWN_ENDS_FILE_NAME} first",
+        f"{names.LOG_DIRECTORIES_FILE_NAME} and {names.KNOWN_ENDS_FILE_NAME} first",
     )
 
 
 def claim(layout: StoreLayout, disk: Disk) -> None:
     """Record which store owns the directories; one directory inside the root needs no record."""
     root, directories = real_path(layout.root), layout.log_directories
-    place, is_one = root / LOG_DIRECTORIES_FILE_NAME, len(directories) == 1
+    place, is_one = root / names.LOG_DIRECTORIES_FILE_NAME, len(directories) == 1
     if is_one and real_path(directories[0]).is_relative_to(root) and not place.exists():
         return
     record = _Record(_inode(root), {_name(path): _inode(path) for path in directories})
@@ -157,10 +142,11 @@ def refuse_foreign(layout: StoreLayout, *, takes_over: bool = False) -> None:
 
     With `takes_over` a root without files gets it: the other store is refused from then on.
     """
-    signs = (layout.checkpoint, layout.consume_queue, layout.root / LOG_DIRECTORIES_FILE_NAME)
+    recorded = layout.root / names.LOG_DIRECTORIES_FILE_NAME
+    signs = (layout.checkpoint, layout.consume_queue, recorded)
     takes_over &= not any(sign.exists() for sign in signs)
     for path in layout.commit_log_directories:
-        _refuse_inside(path, _PARTS[1:])
+        _refuse_inside(path, names.STORE_DIRECTORIES[1:])  # all but a log
         owner = _owner_of(path)
         if owner is None or _inode(owner) == _inode(layout.root):
             continue
@@ -175,8 +161,8 @@ def dledger_directories(root: Path) -> list[Path]:
     """Return the directories below a root in which a DLedger broker has a log."""
     with suppress(FileNotFoundError, PermissionError):
         # Path.glob would compile a pattern at each opening, which takes ten times as long.
-        names = sorted(name for name in os.listdir(root) if name.startswith("dledger-"))  # noqa: PTH208
-        return [root / name for name in names if any(listed_files([root / name / "data"], []))]
+        found = sorted(name for name in os.listdir(root) if name.startswith("dledger-"))  # noqa: PTH208
+        return [root / name for name in found if any(listed_files([root / name / "data"], []))]
     return []
 
 
@@ -188,7 +174,8 @@ def refuse_dledger(layout: StoreLayout, *, writes: bool = False) -> None:
     for base, _, path, _ in sorted(listed_files(layout.log_directories, [])):
         with suppress(FileNotFoundError):  # expired since it was listed: the next one tells
             with Disk().opened(path, writable=False) as descriptor:
-                if is_dledger_head(read_at(descriptor, path, 0, DLEDGER_HEAD_BYTES), base):
+                head = read_at(descriptor, path, 0, names.DLEDGER_HEAD_BYTES)
+                if names.is_dledger_head(head, base):
                     logs, is_log = [path], True
             break
     if logs and (is_log or writes):

@@ -23,17 +23,8 @@ import numpy as np
 from rocketstore.config.files import LOOKED_AT_QUEUES, commonest, resolve_size
 from rocketstore.errors import RocketStoreError
 from rocketstore.events import get_logger
+from rocketstore.format import queue_extension as units
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS, MAX_HASH, is_due_time
-from rocketstore.format.queue_extension import (
-    END_MARK,
-    MAX_POSITION,
-    MOST_UNIT_BYTES,
-    RESERVED_BYTES,
-    ExtensionUnit,
-    address_of,
-    encode_unit,
-    position_of,
-)
 from rocketstore.scan.extension_units import UnitReader
 from rocketstore.storage.files.mapped_file import MappedFiles
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
@@ -106,7 +97,7 @@ class QueueExtension(UnitReader):
                 if not may_replace():
                     return entry.tags_code
             bit_map = self._shared.bit_map(self._key.topic, properties)
-            unit = ExtensionUnit(entry.tags_code, store_timestamp_ms, bit_map)
+            unit = units.ExtensionUnit(entry.tags_code, store_timestamp_ms, bit_map)
             position = self._put(unit)
             self._end_of = max(self._end_of, queue_offset)
         except (RocketStoreError, OSError) as error:
@@ -115,13 +106,13 @@ class QueueExtension(UnitReader):
             self._has_failed = True
             return entry.tags_code
         self._has_failed = False
-        return entry.tags_code if position is None else address_of(position)
+        return entry.tags_code if position is None else units.address_of(position)
 
     def _is_kept(
         self, queue_offset: int, old: QueueEntry, entry: QueueEntry, store_timestamp_ms: int
     ) -> bool:
         """Whether the unit of an entry that stands there is its record's, and in its place."""
-        position = position_of(old.tags_code)
+        position = units.position_of(old.tags_code)
         unit = self.unit_at(old.tags_code)
         if position is None or unit is None:
             return False
@@ -149,19 +140,19 @@ class QueueExtension(UnitReader):
         """Return where the file after that of a position begins."""
         return position - position % self.files.file_size + self.files.file_size
 
-    def _put(self, unit: ExtensionUnit) -> int | None:
+    def _put(self, unit: units.ExtensionUnit) -> int | None:
         """Write a unit at the end and return its position; None where it is too long."""
         size = unit.size
         files = self.files
-        if size > min(MOST_UNIT_BYTES, files.file_size - RESERVED_BYTES):
+        if size > min(units.MOST_UNIT_BYTES, files.file_size - units.RESERVED_BYTES):
             return None
         end = self._end
         if end is None:
             end = files.files[0].base if files.files else 0
-        if end % files.file_size + size + RESERVED_BYTES > files.file_size:
+        if end % files.file_size + size + units.RESERVED_BYTES > files.file_size:
             self._end_file(end)
             end = self._next_file(end)
-        if end + size > MAX_POSITION:
+        if end + size > units.MAX_POSITION:
             return None
         file = files.find(end)
         if file is None:
@@ -170,7 +161,7 @@ class QueueExtension(UnitReader):
             end = max(end, last.base + last.size if last else 0)
             file = files.create(end - end % files.file_size)
         was_mapped = file.is_mapped
-        file.write_bytes(end - file.base, encode_unit(unit))
+        file.write_bytes(end - file.base, units.encode_unit(unit))
         if not was_mapped:
             file.close_descriptor()  # the mapping has its own
         self._end = end + size
@@ -181,8 +172,8 @@ class QueueExtension(UnitReader):
         """Mark in a file that no unit follows."""
         file = self.files.find(end)
         # If the last unit ends with the file, no mark fits, and none is needed.
-        if file is not None and end + RESERVED_BYTES <= file.base + file.size:
-            file.write_bytes(end - file.base, END_MARK)
+        if file is not None and end + units.RESERVED_BYTES <= file.base + file.size:
+            file.write_bytes(end - file.base, units.END_MARK)
             file.write_position = file.size
             file.drop()
 
@@ -209,7 +200,7 @@ class QueueExtension(UnitReader):
     def _find_end(self, queue_offset: int) -> None:
         """Take the end of the unit of the last entry before `queue_offset` that has one."""
         address = self._last_address(queue_offset)
-        position = None if address is None else position_of(address)
+        position = None if address is None else units.position_of(address)
         unit = None if address is None else self.unit_at(address)
         if position is None:
             self._end = None
@@ -247,7 +238,7 @@ class QueueExtension(UnitReader):
         if len(self.files.files) < 2:
             return [], True
         address = self._first_address(self._queue.min_offset)
-        position = -1 if address is None else position_of(address) or 0
+        position = -1 if address is None else units.position_of(address) or 0
         gone, is_whole = self.files.remove_leading(lambda stop: stop <= position, **when)
         if gone:
             self._files.refresh()  # or open descriptors would keep their bytes on the disk
