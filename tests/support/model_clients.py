@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rocketstore.broker.codes import BrokerRequest as Code
-from rocketstore.consuming.sharing import share_of
+from rocketstore.consuming.group import share_of
 from rocketstore.errors import RemotingError
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.command import ONEWAY, Command

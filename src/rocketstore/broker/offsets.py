@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rocketstore.broker.codes import BrokerRequest
-from rocketstore.consuming.first_offset import is_consumed_from_the_beginning
+from rocketstore.consuming.group import is_consumed_from_the_beginning
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header, Int32, Int64

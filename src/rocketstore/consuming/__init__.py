@@ -1,7 +1,7 @@
 """Consuming in process: groups that share queues, acknowledge and give back.
 
-A `consumer` is one member of a `group`, which knows who reads which queue (`sharing`) and what is
-read and not yet acknowledged (`window`); `giving_back` makes the copy for a second try::
+A `consumer` is one member of a `group`, which knows who reads which queue and what is read and not
+yet acknowledged (`window`); `giving_back` makes the copy for a second try::
 
     >>> with MessageStore.open("store", StoreConfig.small()) as store:
     ...     result = store.put(Message(topic="orders", body=b"o-17"))

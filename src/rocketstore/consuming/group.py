@@ -5,7 +5,8 @@ leaves, by `leave` or because it was garbage-collected, hands its messages over.
 group; no code waits or writes a file while it holds the lock.
 
 How derived: RebalanceImpl, RebalancePushImpl.computePullFromWhere and ProcessQueue of 4.9's client,
-ConsumerManageProcessor.queryConsumerOffset of its broker (spec B24.4).
+AllocateMessageQueueAveragely, and ConsumerManageProcessor.queryConsumerOffset of its broker (spec
+B24.4).
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from typing import TYPE_CHECKING, Final, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import msgspec
 
-from rocketstore.consuming.first_offset import is_consumed_from_the_beginning
 from rocketstore.consuming.giving_back import RETRY_LIMIT
-from rocketstore.consuming.sharing import share_of
 from rocketstore.consuming.window import Delivery, QueueWindow
 from rocketstore.errors import StoreClosedError
 from rocketstore.events import get_logger
 from rocketstore.locks import Lock
 from rocketstore.rules.extra_queues import offset_in
 from rocketstore.rules.topics import RETRY_PREFIX
+from rocketstore.storage.reading.pages import PageLimits
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey
 
@@ -48,6 +49,8 @@ _MOVED: Final = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVER
 
 _log: Final = get_logger(__name__)
 
+_T = TypeVar("_T")
+
 
 class GroupSubscription(msgspec.Struct, frozen=True):
     """What all consumers of a group ask for; see `MessageStore.consume`."""
@@ -68,29 +71,24 @@ class Member:
         self.is_gone = False
 
 
+@dataclass(eq=False)
 class Group:
     """The members of one group and the windows of its queues."""
 
-    def __init__(
-        self,
-        name: str,
-        subscription: GroupSubscription,
-        store: BaseStore,
-        offsets: ConsumerOffsetTable,
-        members: GroupMembers,
-    ) -> None:
-        self.name = name
-        self.subscription = subscription
-        self.store = store
+    name: str
+    subscription: GroupSubscription
+    store: BaseStore
+    _offsets: ConsumerOffsetTable
+    all_members: GroupMembers
+
+    def __post_init__(self) -> None:
         self.is_ended = False
-        self.all_members = members
-        self._offsets = offsets
         self._lock = Lock()
         self._members: list[Member] = []
         self._windows: dict[QueueKey, QueueWindow] = {}
         self._queue_count = -1
         self._full: set[QueueKey] = set()
-        self._topics = (*subscription.topics, RETRY_PREFIX + name)
+        self._topics = (*self.subscription.topics, RETRY_PREFIX + self.name)
 
     # --- members --------------------------------------------------------------------------------
 
@@ -283,3 +281,26 @@ def _numbered_in(
             message = msgspec.structs.replace(message, queue_offset=number)  # noqa: PLW2901
         yield message
         offset = message.queue_offset + 1
+
+
+def share_of(queues: Sequence[_T], index: int, member_count: int) -> Sequence[_T]:
+    """Return the queues of one member: a run of neighbours, the first members one more.
+
+    >>> [list(share_of("abcde", index, 3)) for index in range(3)]
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    size, more = divmod(len(queues), member_count)
+    start = index * size + min(index, more)
+    return queues[start : start + size + (index < more)]
+
+
+def is_consumed_from_the_beginning(store: BaseStore, topic: str, queue_id: int) -> bool:
+    """Whether a queue is empty, or still whole and so young that all of it may be in memory.
+
+    There a group that has no offset, and wants only new messages, begins at 0.
+    """
+    if store.min_offset(topic, queue_id) > 0:
+        return False
+    _, first = next(store.queue_entries(topic, queue_id, 0, 1), (0, None))
+    span = PageLimits.from_config(store.config).memory_span_bytes
+    return first is None or store.max_physical_offset - first.physical_offset <= span

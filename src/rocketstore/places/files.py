@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 from rocketstore.at_once import at_once
 from rocketstore.errors import StoreError
+from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.refusals import is_never_listed
 from rocketstore.places.location import S3_NAMES, is_remote, local_path, refuse_secrets, uri_parts
 from rocketstore.units import KiB
@@ -43,6 +44,26 @@ class FileEntry(NamedTuple):
     size: int
     is_directory: bool
     changed_ns: int = 0
+
+
+class StoreFile(NamedTuple):
+    """One file of a log or a queue; `base` is the offset in its name, `size` what is usable."""
+
+    base: int
+    size: int
+    path: str
+
+    @property
+    def stop(self) -> int:
+        """Offset past its last byte."""
+        return self.base + self.size
+
+
+def offset_files(entries: Iterable[FileEntry]) -> list[StoreFile]:
+    """Return the files that are named by an offset, in order."""
+    named = ((parse_file_name(one.name), one) for one in entries if not one.is_directory)
+    found = [StoreFile(base, one.size, one.path) for base, one in named if base is not None]
+    return sorted(found, key=lambda one: (one.base, one.path))
 
 
 @contextlib.contextmanager

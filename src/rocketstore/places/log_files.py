@@ -15,14 +15,13 @@ from rocketstore.errors import ConfigError, StoreError
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY, file_name
 from rocketstore.format.record import RECORD_MAGICS
 from rocketstore.message import BORN_HOST_V6_FLAG
-from rocketstore.places.files import files_at, read_part
-from rocketstore.places.offset_files import offset_files
+from rocketstore.places.files import files_at, offset_files, read_part
 from rocketstore.places.stores import StorePlace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rocketstore.places.offset_files import StoreFile
+    from rocketstore.places.files import StoreFile
 
 _HEAD_BYTES: Final = 128
 

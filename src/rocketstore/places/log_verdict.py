@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from rocketstore.places.files import opened
-from rocketstore.places.offset_files import offset_files
+from rocketstore.places.files import offset_files, opened
 from rocketstore.rules import runs
 from rocketstore.rules.bridges import Headers
 from rocketstore.rules.leftovers import KeyColumns, left_chains

@@ -29,9 +29,16 @@ from rocketstore.format.queue_entry import (
     equal_mask,
     written_mask,
 )
-from rocketstore.places.files import entries_of, files_at, read_part, stored_stop, subdirectories
+from rocketstore.places.files import (
+    StoreFile,
+    entries_of,
+    files_at,
+    offset_files,
+    read_part,
+    stored_stop,
+    subdirectories,
+)
 from rocketstore.places.location import is_remote
-from rocketstore.places.offset_files import StoreFile, offset_files
 from rocketstore.rules.newer import ROCKSDB_MARK, rocksdb_queues
 from rocketstore.scan.batch_search import BatchEntries
 from rocketstore.scan.extension_units import UnitReader

@@ -29,10 +29,9 @@ from rocketstore.format.file_name import (
 )
 from rocketstore.format.index_file import is_index_file_name
 from rocketstore.format.metadata_json import BACKUP_SUFFIX, TOPICS_FILE
-from rocketstore.places.files import files_at, side_by_side, subdirectories
+from rocketstore.places.files import StoreFile, files_at, offset_files, side_by_side, subdirectories
 from rocketstore.places.location import is_remote
 from rocketstore.places.log_files import list_segments
-from rocketstore.places.offset_files import StoreFile, offset_files
 from rocketstore.places.small_files import small_content
 from rocketstore.places.stores import configured_log, store_with_log
 from rocketstore.rules.files import FileFinding, FileProblem, usable_files

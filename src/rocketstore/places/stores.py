@@ -23,9 +23,8 @@ from rocketstore.format.file_name import (
     CONSUME_QUEUE_DIRECTORY,
     LOCK_FILE_NAME,
 )
-from rocketstore.places.files import files_at
+from rocketstore.places.files import files_at, offset_files
 from rocketstore.places.location import is_remote, joined, last_name, local_path
-from rocketstore.places.offset_files import offset_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ import pytest
 
 from rocketstore import Message
 from rocketstore.consuming.consumer import Consumer
-from rocketstore.consuming.sharing import share_of
+from rocketstore.consuming.group import share_of
 from rocketstore.units import QueueKey
 from support.broker_desk import Desk, Peer
 from unit.broker.test_client_manage import beat, codes, members

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketstore.consuming.sharing import share_of
+from rocketstore.consuming.group import share_of
 from rocketstore.consuming.window import QueueWindow
 
 OPERATIONS = st.lists(

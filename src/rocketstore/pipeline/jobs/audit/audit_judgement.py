@@ -13,8 +13,7 @@ import numpy as np
 
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import DELAY_TOPIC
-from rocketstore.places.files import entries_of, opened
-from rocketstore.places.offset_files import StoreFile
+from rocketstore.places.files import StoreFile, entries_of, opened
 from rocketstore.places.queue_files import StoredFiles
 from rocketstore.places.store_listing import passing_over_deleted, row_of
 from rocketstore.rules import runs

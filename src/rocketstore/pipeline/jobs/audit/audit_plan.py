@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from rocketstore.config import StoreConfig, StoreSizes
     from rocketstore.native.row import Int64Array
-    from rocketstore.places.files import OpenFile
-    from rocketstore.places.offset_files import StoreFile
+    from rocketstore.places.files import OpenFile, StoreFile
     from rocketstore.places.store_listing import StoreListing
     from rocketstore.scan.scanner import ScanBatch
     from rocketstore.units import QueueKey
