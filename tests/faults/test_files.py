@@ -331,10 +331,12 @@ def test_a_queue_file_of_a_length_that_no_offset_survives_is_refused_by_name_and
 ):
     path = queue_file(store, number)
     fault(path)
-    assert any(finding.file == path.relative_to(store).as_posix() for finding in verify(store))
+    [named] = [one for one in verify(store) if one.file == path.relative_to(store).as_posix()]
+    assert named.action == "repair gives it its length, and makes its entries again"
     with pytest.raises(StoreDamagedError, match=f"{path.parent.name}/{path.name}"):
         opened(store)
     repair_store(store, now_ms=NOW_MS, config=CONFIG)
+    assert path.stat().st_size == QUEUE_FILE_BYTES
     with opened(store) as it:
         assert labels_in(it) == set(healthy.labels)
     assert verify(store) == []

@@ -36,6 +36,7 @@ from rocketstore.locks import Lock
 from rocketstore.rules import runs
 from rocketstore.rules.batch_entries import entries_called_for
 from rocketstore.rules.expectation import delay_array, expected_entries, expected_items
+from rocketstore.rules.files import NOT_A_STORE_HINT, FileFinding
 from rocketstore.rules.findings import Finding, LastWriter, StoreCounts, finding
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.rules.log_rules import Chain, LogView, Stretch, log_findings
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
 
     from rocketstore.native.row import ByteArray
     from rocketstore.rules.expectation import ExpectedEntries, ExpectedItems
-    from rocketstore.rules.files import FileFinding
     from rocketstore.rules.runs import Runs
     from rocketstore.rules.table_files import Content
 
@@ -77,7 +77,7 @@ def find_layout(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSize
     if not any(path.is_dir() for path in layout.log_directories):
         raise NotAStoreError(
             f"{root} is not a store: it has no commitlog directory",
-            hint="give the directory that holds commitlog, consumequeue and index",
+            hint=NOT_A_STORE_HINT,
         )
     PreadLog(layout, OpenFiles()).refuse_absent()
     top = layout.consume_queue

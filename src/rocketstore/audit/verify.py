@@ -143,5 +143,5 @@ def _of_another_log(layout: StoreLayout, read: Callable[[str], Content]) -> Iter
         agreed = agreed_end(layout, table.log_marks or ())
         if agreed is not None:
             reason = "it counts another log, or this one before its last record was damaged; they "
-            reason += f"agree up to {agreed}"
+            reason += f"agree up to physical offset {agreed}"
             yield finding("position-log", name, reason, physical_offset=agreed)

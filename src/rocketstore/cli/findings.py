@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _LOST_COLUMNS: Final = ("verb", "start", "stop", "recordCount")
 
 
-def print_verification(report: VerifyReport, output: Output) -> int:
-    """Print what verify found and return the exit code: 0, 1 for findings, 4 for damage."""
+def print_verification(report: VerifyReport, output: Output, *, advice: str = "") -> int:
+    """Print what verify found, and `advice` if that is not nothing; return the exit code."""
     with before_a_verdict():
         if output == "json":
             print_object(report.to_dict(), output)
@@ -31,6 +31,8 @@ def print_verification(report: VerifyReport, output: Output) -> int:
             print_text(verification_summary(report))
             if report.counts.unwitnessed_bytes:
                 print_text(checksum_note(report))
+            if advice and report.exit_code:
+                print_text(advice)
     return report.exit_code
 
 
@@ -65,7 +67,7 @@ def print_repair(report: RepairReport, output: Output) -> int:
             _print_actions(report)
             _print_lost(report.lost_for_broker)
             if report.remaining:
-                print("Left in the store:")
+                print("Left in the store, as repair can do no more about it:")
                 print_findings(report.remaining)
     if report.is_damaged:
         return exit_codes.DAMAGED

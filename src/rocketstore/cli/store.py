@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
@@ -138,7 +139,8 @@ def verify(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> in
     config = options.load(store)
     with progress("verifying", total=None) as advance:
         report = verify_store(store, config, progress=advance)
-    return print_verification(report, options.output)
+    advice = f"What a repair would do: rocketstore store repair {quote(str(store))} --dry-run"
+    return print_verification(report, options.output, advice=advice)
 
 
 @app.command

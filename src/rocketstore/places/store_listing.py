@@ -34,7 +34,7 @@ from rocketstore.places.location import is_remote
 from rocketstore.places.log_files import list_segments
 from rocketstore.places.small_files import small_content
 from rocketstore.places.stores import configured_log, store_with_log
-from rocketstore.rules.files import FileFinding, FileProblem, usable_files
+from rocketstore.rules.files import NOT_A_STORE_HINT, FileFinding, FileProblem, usable_files
 from rocketstore.rules.newer import NEWER_FILES
 from rocketstore.rules.queue_kinds import queue_kinds
 from rocketstore.units import QueueKey
@@ -149,8 +149,7 @@ def list_store(location: str, config: StoreConfig) -> StoreListing:
     elif not there.get(COMMIT_LOG_DIRECTORY):
         raise NotAStoreError(
             f"{location} is not a store: it has no commitlog directory",
-            hint="give the directory that holds commitlog, consumequeue and index; for a log that "
-            "lies elsewhere set storePathCommitLog",
+            hint=NOT_A_STORE_HINT,
         )
     else:
         list_segments(location)  # raises where it is one directory of several

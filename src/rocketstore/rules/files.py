@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from rocketstore.format.file_name import file_name
 
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 AnyPath = TypeVar("AnyPath", bound=str | Path)
+
+NOT_A_STORE_HINT: Final = (
+    "give the directory that holds commitlog, consumequeue and index; if this is it, bring "
+    "commitlog back, or set storePathCommitLog to where the log lies"
+)
 
 
 def in_the_way(path: Path) -> tuple[str, str]:

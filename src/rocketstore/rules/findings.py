@@ -112,7 +112,9 @@ KINDS: Final = {
         _W, "messages were lost, or the offset is wrong: reset it, or the group waits"
     ),
     "position-log": Kind(
-        _W, "nothing to do: a master that opens the store goes back to where both agree"
+        _W,
+        "nothing to do: a master that opens the store goes back to where both agree, so messages "
+        "may come again",
     ),
     "consumer-behind": Kind(_N, "nothing to do; messages before expired unread by this group"),
     "newer": Kind(_N, ""),

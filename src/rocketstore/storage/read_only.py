@@ -24,7 +24,7 @@ from rocketstore.errors import NotAStoreError, StoreError, StoreReadOnlyError
 from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint, decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.rules.files import FileFinding, FileProblem
+from rocketstore.rules.files import NOT_A_STORE_HINT, FileFinding, FileProblem
 from rocketstore.storage.checkpoint import read_known_ends
 from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.files.lock import may_have_writer
@@ -90,7 +90,7 @@ class ReadOnlyStore(Reader):
         if not layout.abort.exists() and not any(path.is_dir() for path in directories):
             raise NotAStoreError(
                 f"{layout.root} has no CommitLog: {directories[0]} is not a directory",
-                hint="give the directory that holds commitlog, consumequeue and index",
+                hint=NOT_A_STORE_HINT,
             )
         self._open_files = OpenFiles()
         self._pread_log = log = PreadLog(layout, self._open_files)

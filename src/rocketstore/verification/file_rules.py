@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 _LOOKED_AT_BYTES: Final = 256
 """More than a header; a record's last bytes may well be zeros."""
 
+_QUEUE_FILE_REPAIRS: Final = {
+    FileProblem.EMPTY: "gives it its length",
+    FileProblem.WRONG_SIZE: "gives it its length",
+    FileProblem.NOT_A_FILE: "moves it away",
+    FileProblem.MISSING: "makes it",
+}
+
 
 def log_file_findings(
     problems: Iterable[FileFinding[AnyPath]],
@@ -61,9 +68,8 @@ def queue_file_findings(
 ) -> Iterator[Finding]:
     """Yield what is wrong with the files of a queue; `shown` as `log_file_findings` has it."""
     for one in problems:
-        action = "repair moves a file away, not a directory, and makes its entries again"
-        if one.problem is FileProblem.NOT_A_FILE:
-            action = "repair moves it away, and makes its entries again"
+        does = _QUEUE_FILE_REPAIRS.get(one.problem, "moves a file away, not a directory")
+        action = f"repair {does}, and makes its entries again"
         yield _file_finding("queue", one, shown, Severity.WARNING, action, **key._asdict())
 
 

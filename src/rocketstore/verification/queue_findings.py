@@ -78,7 +78,7 @@ _REASONS: Final = {
     UnbackedKind.UNWRITTEN: "zeros between entries, where 4.9 takes the queue to end",
     UnbackedKind.KEPT: "places given out to messages that were lost with the end of the log",
     UnbackedKind.STALE: "entries that point at or past the end of the log: their records are lost",
-    UnbackedKind.BEYOND: "entries that point past the last log file: a file of messages is gone",
+    UnbackedKind.BEYOND: "entries that point past the last log file: a file, or its end, is gone",
 }
 
 

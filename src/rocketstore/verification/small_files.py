@@ -76,7 +76,10 @@ def checkpoint_findings(
     """
     name = CHECKPOINT_FILE_NAME
     if content is None:
-        yield finding("checkpoint", name, "the file is missing", severity=Severity.NOTE)
+        action = "nothing to do: the next opening goes back further, and writes it again"
+        yield finding(
+            "checkpoint", name, "the file is missing", severity=Severity.NOTE, action=action
+        )
         return
     if isinstance(content, str):
         action = "repair moves it to repair/ and writes a file; until then no opening goes on"
@@ -126,7 +129,8 @@ def table_findings(content_of: Callable[[str], Content]) -> Iterator[Finding]:
                 shown,
                 f"{own}; backup: {backup}",
                 severity=Severity.DAMAGE,
-                action="bring the table back: what needs it is refused; 4.9 starts without it",
+                action="bring the table back, or move it away to go on without it: what needs it "
+                "is refused until then; 4.9 starts without it",
             )
 
 

@@ -226,6 +226,9 @@ def test_a_broken_checkpoint_is_named(content, severity, store):
     findings = [f for f in verify(root).findings if f.kind == "checkpoint"]
     assert findings
     assert {f.severity for f in findings} == {severity}
+    # What it says of a repair is what a repair does.
+    is_replaced = bool(repair_store(root, CONFIG, now_ms=NOW_MS).actions)
+    assert all(f.action.startswith("repair writes it again") == is_replaced for f in findings)
 
 
 @pytest.mark.parametrize(

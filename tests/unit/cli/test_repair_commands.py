@@ -49,6 +49,14 @@ def test_verify_of_a_flipped_bit_exits_4_and_names_the_place(flipped, capsys):
     assert damage["offset"] == 526666 - 524288
 
 
+def test_each_command_says_which_step_is_next(flipped, capsys):
+    for command, last in (("verify", "a repair would do"), ("repair", "can do no more about it")):
+        assert run(["store", command, str(flipped)]) == 4
+        text = " ".join(capsys.readouterr().out.split())
+        assert last in text
+        assert (f"rocketstore store repair {flipped} --dry-run" in text) == (command == "verify")
+
+
 def test_repair_exits_1_for_what_it_finds_and_leaves(basic, capsys):
     (basic / "config").mkdir(exist_ok=True)
     (basic / "config" / "topics.json").write_text('{"topicConfigTable":{}}')
