@@ -23,7 +23,7 @@ _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 def addresses_of(host: str, flags: int = 0) -> list[tuple[int, str]]:
     """Return family and number of each address of a host, those of IPv4 first, as in Java.
 
-    An `OSError` where nobody knows it.
+    An `OSError` where it is not known.
     """
     found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM, flags=flags)
     numbers = {(int(family), str(address[0])) for family, *_, address in found}

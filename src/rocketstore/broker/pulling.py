@@ -2,7 +2,7 @@
 
 A pull that finds nothing new and may wait is held (`held_pulls`); a message that dispatch has
 entered into its queue wakes it. While any is held the loop dispatches itself, at most every two
-milliseconds: to wake a thread for it costs more. While nothing is held, nobody is to be told.
+milliseconds: to wake a thread for it costs more. While none is held, dispatch calls nothing here.
 
 Law: the checks stand in 4.9's order. A pull is held once: woken, it is answered with whatever there
 is.

@@ -1,7 +1,7 @@
 """Name servers are told of this broker: at its start, now and then, and when a topic changes.
 
 Law: what waits for a topic to be known everywhere goes on when every name server has answered, or
-was given up. One that was given up holds nobody up again until it answers.
+was given up. One that was given up is not waited for again until it answers.
 
 How derived: BrokerController.registerBrokerAll and BrokerOuterAPI of 4.9.
 """

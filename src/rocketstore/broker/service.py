@@ -1,7 +1,7 @@
 """The broker as a service of an open store: a thread with an event loop, and all its parts.
 
 Law: the thread starts with the store and ends before it; a port that is in use fails the opening.
-What ends answers first what it holds, and lets the name servers know.
+Before it ends it refuses the pulls that it holds, and leaves its name servers.
 
 How derived: BrokerController of 4.9.
 """

@@ -261,7 +261,7 @@ def _with_store_host(properties: Mapping[str, str]) -> dict[str, str]:
 def store_host(address: str, port: object) -> str:
     """Return what records say of a broker at ``brokerIP1`` and ``listenPort``.
 
-    A name is looked up, as Java does; `ConfigError` where nobody knows it.
+    A name is looked up, as Java does; `ConfigError` where it is not known.
     """
     from rocketstore.addresses import resolved  # noqa: PLC0415 - few need it
 

@@ -143,7 +143,7 @@ def offset_tables_by_age(changed: Mapping[str, int]) -> list[str]:
     """Return the names of the two files of offsets; the one changed last counts, and comes first.
 
     `changed` maps file names to the time of their last change. A writer updates only the file that
-    goes with its ``enableLmq``, which no file records. If both are as old, the light one counts.
+    goes with its ``enableLmq``, which no file records. For the same time, ``lmq…`` counts.
     """
 
     def last_change(name: str) -> int:

@@ -6,7 +6,7 @@ name topic and queue, three the broker in between. -2 is the earliest, -1 the la
     {"orders": {"0": 23, "1": -2}}              {"orders": {"broker-a": {"0": 23}}}
 
 Law: no option is ever ignored. One that is not in the table, or means nothing where it is given, is
-an error that names it. Nothing here looks at a store, but whether a path with commas is one.
+an error that names it. Nothing here looks at a store, except whether a path with commas exists.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ class ReadOptions:
     max_split_bytes: int = DEFAULT_SPLIT_BYTES
     min_partitions: int = 1
     fail_on_data_loss: bool = True
-    must_have_time: bool = False  # a message since each time it begins at
+    must_have_time: bool = False  # fail where a queue has no message since its starting time
     damage: str = "fail"
     layout: tuple[int, int] | None = None  # slots and items of index files
     log_directories: tuple[str, ...] = ()  # none: in commitlog
@@ -333,7 +333,7 @@ class ReadOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a query; `ConfigError` where they are not all of sense."""
+    """Return the options of a query; `ConfigError` where one makes no sense."""
     table = GivenOptions(given, READS).one_of("table", tuple(TABLES))
     values = GivenOptions(given, frozenset({table}))
     parsed, bounds = read_options(values), dict[str, Any]()
@@ -349,7 +349,8 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
             raise values.refused(name, f"must be a queue offset or {keyword}, not {not_allowed}")
         times_ms = queue_times_ms(values, by_time)
         of_all = values.timestamp_ms(f"{side}Timestamp")
-        # A job of Kafka means one of the three, as there; our own rows are those of all.
+        # In Kafka's source the time for all is a third way to say it, and excludes the other two;
+        # ours limits the rows of any choice.
         one_ms = of_all if values.has_kafka_names else None
         said = zip((name, by_time, f"{side}Timestamp"), (offsets, times_ms, one_ms), strict=True)
         values.only_one(one for one, what in said if what)
@@ -456,7 +457,7 @@ def topic_choice(values: GivenOptions) -> dict[str, Any]:
             return {"queues": _parse_assignment(name, values[name])}
         if name == "subscribePattern":
             try:
-                with warnings.catch_warnings(action="error"):  # of what Java means otherwise
+                with warnings.catch_warnings(action="error"):  # for what Java reads differently
                     re.compile(values[name])
             except (re.error, FutureWarning) as error:
                 what, hint = f"is not a regular expression: {error}", "write it as Python has it"

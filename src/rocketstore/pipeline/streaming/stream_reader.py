@@ -63,7 +63,7 @@ _log = get_logger(__name__)
 
 
 def answered(method: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Ask again when retention deletes a file after it was listed; that answer says the loss."""
+    """Ask again when retention deleted a file after it was listed; the second answer says so."""
 
     @plain_errors()
     def asked(*args: Any) -> Answer:

@@ -270,7 +270,7 @@ class Disk:
             start += piece
 
     def know_zeros(self, descriptor: int, start: int, stop: int) -> None:
-        """Let the file system know that bytes are zeros, where it can: nobody reads them then."""
+        """Let the file system note that bytes are zeros, where it can: none is read then."""
         if start < stop:
             _fallocate_zero_range(descriptor, start, stop - start)
 

@@ -233,7 +233,7 @@ class MappedFile:
     def give_back(self) -> None:
         """Give back the pages that were touched ahead of a put, which the next opening would read.
 
-        They are zeros on the disk; that they are, the file system can know instead.
+        They hold zeros only: the file system notes that in place of the zeros.
         """
         start = self.write_position + -self.write_position % OS_PAGE_SIZE_BYTES
         with self.descriptor() as descriptor:
@@ -414,19 +414,20 @@ class MappedFile:
 
 
 def _date(descriptor: int) -> None:
-    """Say that the file was changed just now.
+    """Set the time of the file's last change to now.
 
-    The system says it when a page of a mapping is first written after a sync, on tmpfs never: who
-    copies what has another time than his copy (rsync) would leave out what came later.
+    The system sets it only when a page of a mapping is first written after a sync, on tmpfs never.
+    A program that copies files whose time has changed (rsync) would miss what came later.
     """
     with contextlib.suppress(OSError):
         os.utime(descriptor)
 
 
 class MappedFiles:
-    """Mapped files of a log, say: a map keeps a descriptor, so only the last `most` stay mapped.
+    """The mapped files of a log, or of the queues: only the `most` that were mapped last stay so.
 
-    Without a number, a quarter of what the process may have open: queues have a half.
+    A mapping keeps a descriptor open. By default `most` is a quarter of those that the process may
+    have; half of them are for the queues.
     """
 
     def __init__(self, most: int | None = None) -> None:

@@ -158,7 +158,7 @@ def write_atomically(
 class KnownTable(Generic[_T]):
     """A table that this process writes: what it wrote last itself is not decoded again.
 
-    `decode` judges and decodes what somebody else wrote.
+    `decode` judges and decodes what another program may have written.
     """
 
     def __init__(self, path: Path, decode: Callable[[bytes], _T], disk: Disk) -> None:

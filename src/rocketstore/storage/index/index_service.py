@@ -134,7 +134,7 @@ class IndexFile:
         """Make the file durable."""
         try:
             count = self.header.index_count
-        except FileNotFoundError:  # retention was faster
+        except FileNotFoundError:  # deleted by retention just now
             return
         if count != self._flushed_count:
             self.file.sync()
@@ -150,8 +150,8 @@ class IndexService:
     process as in Java. Unless `is_enabled` (messageIndexEnable) no item is put; what is there is
     still found.
 
-    `files` are replaced as a whole, never changed in place, and mapped when one is searched or put
-    into, the last so many of them. `newest_bytes` are the newest file's,
+    `files` is replaced as a whole, never changed in place. A file is mapped when it is searched or
+    written, and only those mapped last stay so. `newest_bytes` are the newest file's,
     which dispatch writes, empty until an item is put. `last_indexed` has two numbers of the last
     indexed record: how many items it has, over all files, and its physical offset; so many are
     skipped when it comes again (K-I8).

@@ -60,8 +60,8 @@ class CommitLog:
     `counters`, by topic and queue id, is the same object as long as the log; `put_group` waits for
     its end to be on the disk, and `sync_times` says how long that takes; `clock_steps_back` counts
     the appends at which the clock showed an earlier time than the last record's, which was
-    repeated. With `has_buffers` files get what is put by `commit` only. `kinds` are the topics that
-    are not like others.
+    repeated. With `has_buffers`, of a transient store pool, only `commit` writes to the files.
+    `kinds` are the topics of a special kind.
     """
 
     files: MappedFileQueue
@@ -145,7 +145,7 @@ class CommitLog:
             readable = min(readable, self._committed_offset - file.base)
         try:
             return Window(file.mapping, file.base, readable, file)
-        except FileNotFoundError:  # retention was faster
+        except FileNotFoundError:  # deleted by retention just now
             return None
 
     # --- queue offsets --------------------------------------------------------------------------

@@ -82,7 +82,7 @@ _KNOWN_HOSTS: Final = 4096
 """Most born hosts that are kept encoded."""
 
 _BUSY_LIMIT_MS: Final = 10_000_000
-"""If a lock seems to be held for longer, the clock was moved (isOSPageCacheBusy)."""
+"""Compatible: a lock held for longer than this counts as free (isOSPageCacheBusy)."""
 
 
 def _refuse(refusal: Refusal | None) -> None:
@@ -92,7 +92,7 @@ def _refuse(refusal: Refusal | None) -> None:
 
 @dataclass(eq=False)
 class StoreWriter:
-    """Puts into an open store; `plain` handles the plain ones.
+    """Puts into an open store; `plain` does a plain put in one compiled call.
 
     `put_at_once` is tried before `put`, `put_prepared_at_once` before `put_prepared`. What a topic
     of a kind does with a message is decided by its `TopicKind`. `wake` lets waiting callers look
@@ -252,6 +252,7 @@ class StoreWriter:
         self, counter: QueueCounter, kind: TopicKind | None, record: Record, *, waits: bool,
         checks: bool = False,
     ) -> PutResult:  # fmt: skip
+        """Store a record; with `checks` what a producer asks for in its properties is heeded."""
         fill = None if kind is None else kind.numbering(counter, record, checks=checks)
         is_alone = fill is not None or (kind is not None and not kind.is_on_disk)
         queues: list[QueueKey] = []
@@ -261,7 +262,7 @@ class StoreWriter:
         if checks and not is_alone:
             level, record = delayed(record, *counter.key, self._last_level)
         if level:
-            # When it is delivered.
+            # Checked now: it must fit its own queue when it is delivered.
             self._check_fits(self._log.end.size_of(record, counter))
             _refuse(refused_properties(record.properties, room=room_for(queues)))
             counter, queues = self._log.counter(QueueKey(DELAY_TOPIC, level - 1)), []

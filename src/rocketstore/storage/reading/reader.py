@@ -150,7 +150,7 @@ class Reader(OfOneProcess):
         self._records = LogAtHand(closed)
 
     def _go_on_in_child(self) -> None:
-        """Do what a forked child needs."""
+        """Refuse every use in a forked child, as a store that writes does."""
 
     @property
     def min_physical_offset(self) -> int:

@@ -245,12 +245,12 @@ class _Recovery:
         )
         self._kept: dict[QueueKey, tuple[int, int]] = {}
         # Looked up before anything is mapped: pages read through a mapping look like data.
-        self._stop = functools.cache(MappedFile.data_stop)
+        self._data_stop = functools.cache(MappedFile.data_stop)
         known = parts.queues.max_physical_offset
         file = parts.log_files.find(known) if self.clean else None
-        if file is not None and self._stop(file) > known - file.base + CLEAN_TAIL_BYTES:
+        if file is not None and self._data_stop(file) > known - file.base + CLEAN_TAIL_BYTES:
             file.forget(known - file.base)  # zeros that openings or a backup brought into memory
-            self._stop.cache_clear()
+            self._data_stop.cache_clear()
         data_stop = self._data_limit()
         self.lost = LostFiles(
             parts.log_files, parts.queues, parts.index, self.known_ends, self._promise_nothing,
@@ -335,7 +335,7 @@ class _Recovery:
             leftovers=[one for one in leftovers if one.start < end],
             evidence=self.copies,
             now_ms=self.now_ms,
-            data_stop=self._stop,
+            data_stop=self._data_stop,
         )
         if index.files and index.end_physical_offset >= end:
             self._truncate_index(end)
@@ -369,7 +369,7 @@ class _Recovery:
     def _survey(self, start: int) -> LogView:
         """Find the end where records follow breaks, and report them."""
         files = self.parts.log_files.files
-        survey = survey_log(files, now_ms=self.now_ms, start=start, data_stop=self._stop)
+        survey = survey_log(files, now_ms=self.now_ms, start=start, data_stop=self._data_stop)
         # As if it were live: a finding about the tail is made when it is cut.
         for one in log_findings(survey, self._position_of, is_live=True):
             is_left = one.kind == "log-leftover"
@@ -430,7 +430,7 @@ class _Recovery:
             # The queues end in an earlier file: the missing entries begin there.
             file = parts.log_files.find(known)
             return parts.log_files.min_offset if file is None else file.base
-        stop = self._stop(last)
+        stop = self._data_stop(last)
         position = min(known, last.base + stop) - CLEAN_TAIL_BYTES - last.base
         if position <= 0:
             return last.base
@@ -449,14 +449,14 @@ class _Recovery:
 
     def _last_with_data(self) -> MappedFile:
         files = self.parts.log_files.files
-        return next((file for file in reversed(files) if self._stop(file)), files[0])
+        return next((file for file in reversed(files) if self._data_stop(file)), files[0])
 
     def _data_limit(self) -> int:
         """Return the physical offset from which on all files are zeros."""
         if not self.parts.log_files.files:
             return 0
         last = self._last_with_data()
-        return last.base + self._stop(last)
+        return last.base + self._data_stop(last)
 
     def _files_stop(self) -> int:
         last = self.parts.log_files.files[-1]

@@ -199,7 +199,7 @@ def archive(
                 for one, parts in enumerate(tasks_of(plan.parts, max_split_bytes), 1)
             ]
             with plain_failure():
-                # A row per file; the files of many terabytes are some thousands.
+                # A row per file, so some thousands for many terabytes.
                 rows = map_tasks(spark, [*tasks, rest], archive_task, RESULT_SCHEMA).toArrow()
             found = [WrittenFile(**row) for row in rows.to_pylist()]
             _check_covered(place, plan, found)

@@ -137,7 +137,7 @@ def audit(
 
 
 class _WriterCameError(Exception):
-    """Somebody opened a store that nobody wrote to as an audit began."""
+    """A writer opened the store after the audit had begun without one."""
 
 
 def _look(  # noqa: PLR0913 - as `audit`
