@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore import Message, MessageStore, RecoveryPolicy, repair_store, verify_store
+from rocketstore import (
+    Message,
+    MessageStore,
+    RecoveryPolicy,
+    StoreError,
+    repair_store,
+    verify_store,
+)
 from rocketstore.audit.repair import rebuild_store
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, ENTRY_STRUCT
 from rocketstore.storage.recovery import recover
@@ -88,6 +95,30 @@ def test_a_copy_beside_its_queue_is_left_or_kept_whole(root, name, door, *, is_c
         assert store.topics() == ["orders"] or door == "compatible"
         assert len(store.get("orders", 0, COUNT - 32).messages) == 32
     assert kept(root, name).items() >= before.items()
+
+
+def alias(root: Path) -> None:
+    (root / "consumequeue/orders.bak").symlink_to("orders")
+
+
+def two_files_become_one(root: Path) -> None:
+    """Link equal files, as programs do that look for them to save space."""
+    first, second = (root / f"consumequeue/orders/{number}/{0:020}" for number in (0, 1))
+    second.unlink()
+    second.hardlink_to(first)
+
+
+@pytest.mark.parametrize("link", [alias, two_files_become_one])
+@pytest.mark.parametrize("door", DOORS)
+def test_two_names_of_one_queue_file_are_refused_before_anything_is_written(root, link, door):
+    with opened(root) as store:
+        store.put(Message(topic="orders", body=b"in the other queue"), queue_id=1)
+    link(root)
+    before = tree(root)
+    with pytest.raises(StoreError, match="are one file; remove the link"):
+        DOORS[door](root)
+    assert {name: content for name, content in tree(root).items() if name in before} == before
+    assert kept(root, "orders") == contents(root / "consumequeue/orders")
 
 
 def test_an_open_says_what_it_moved(root, caplog):

@@ -169,3 +169,18 @@ def test_a_header_is_not_believed_unread(whole, tmp_path, what, remembered, numb
     if what == "slots" and not remembered:
         return  # nobody reads it, and counting them would take a walk over all slots
     check_whole(root, clock, RecoveryPolicy.SALVAGE)
+
+
+@pytest.mark.parametrize(("clean", "policy"), HOW)
+@pytest.mark.parametrize("remembered", [True, False])
+@pytest.mark.parametrize("size", [1, 61])
+def test_an_index_of_another_store_is_made_again(whole, tmp_path, size, remembered, clean, policy):
+    root, clock = damaged(whole, tmp_path, clean=clean, remembered=remembered)
+    other = tmp_path / "other"
+    with open_store(other, Clock(), None) as store:
+        for number in range(COUNT):
+            store.put(Message(topic="T", body=bytes(size), keys=f"x{number}"))
+        store.wait_dispatched()
+    shutil.rmtree(root / "index")
+    shutil.copytree(other / "index", root / "index")
+    check_whole(root, clock, policy)

@@ -45,6 +45,7 @@ from rocketstore.storage.checkpoint import (
 from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.log_directories import claim, refuse_foreign
+from rocketstore.storage.files.mapped_file_queue import refuse_one_file
 from rocketstore.storage.files.pread_files import file_lengths
 from rocketstore.storage.files.whole_file import grow_file, small_files
 from rocketstore.storage.index.pread_index import listed_index_files
@@ -267,6 +268,7 @@ class _Repair:
                     hint=DANGLING_HINT,
                 )
         refuse_foreign(self.layout)
+        refuse_one_file((file for queue in audit.queues for file in queue.files.files), {})
         if not audit.log_files:
             who, known = "has no CommitLog file, but its queues", read_known_ends(self.layout.root)
             refuse_lost_log(f"{self.layout.root} {who}", audit.entry_count, known)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from rocketstore.errors import StoreDamagedError
+from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.format.file_name import file_name
 from rocketstore.locks import Lock
 from rocketstore.rules.files import FileFinding, FileProblem
@@ -25,9 +25,21 @@ from rocketstore.storage.files.pread_files import LogFile, last_up_to, listed_fi
 from rocketstore.storage.files.whole_file import grow_file, holds_data
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rocketstore.storage.files.disk import Disk
+
+_ONE_FILE_HINT: Final = (
+    "remove the link that is no part of the store; where both are, replace one by a copy"
+)
+
+
+def refuse_one_file(files: Iterable[LogFile], inodes: dict[int, Path]) -> None:
+    """Raise where two names are of one file; `inodes` has those of files that were looked at."""
+    for one in files:
+        other = inodes.setdefault(one.inode, one.path)
+        if other is not one.path and other.samefile(one.path):
+            raise StoreError(f"{one.path} and {other} are one file", hint=_ONE_FILE_HINT)
 
 
 class MappedFileQueue:
@@ -56,17 +68,23 @@ class MappedFileQueue:
 
     # --- loading --------------------------------------------------------------------------------
 
-    def load(self, *, after_crash: bool = False) -> list[FileFinding[Path]]:
+    def load(
+        self, *, after_crash: bool = False, inodes: dict[int, Path] | None = None
+    ) -> list[FileFinding[Path]]:
         """Load the files that exist, in order, and return the faults that were tolerated.
+
+        `inodes` has those of the files that were loaded before, by other queues too.
 
         Nothing is mapped yet. A short last file, as a crash or a copy leaves it, reaches its size
         with zeros; files after it that hold nothing were made ahead, and count as if they were not
         there. After a crash so does a short file that others with content follow: a power cut may
         take a file's length, and the caller writes again what was in it. Any other one of a wrong
-        length is a `StoreDamagedError`: offsets after it cannot be trusted.
+        length is a `StoreDamagedError`: offsets after it cannot be trusted. One file of two names
+        is a `StoreError`: what is written by one would be overwritten by the other.
         """
         problems: list[FileFinding[Path]] = []
         found = self._listed(problems)
+        refuse_one_file(found.values(), {} if inodes is None else inodes)
         files: list[MappedFile] = []
         bases = sorted(found)
         for base in bases:

@@ -205,10 +205,11 @@ class BatchTopics(BatchQueues):
     def load(self, log: MappedFileQueue, *, after_crash: bool) -> list[FileFinding[Path]]:
         """Take in the queues that have files."""
         self._log = log
+        inodes: dict[int, Path] = {}
         return [
             problem
             for key in listed_queues(self._root)
-            for problem in self._take_in(key).load(after_crash=after_crash)
+            for problem in self._take_in(key).load(after_crash=after_crash, inodes=inodes)
         ]
 
     def _take_in(self, key: QueueKey) -> MappedBatchQueue:

@@ -82,9 +82,11 @@ class MappedBatchQueue(BatchQueue):
 
     # --- opening --------------------------------------------------------------------------------
 
-    def load(self, *, after_crash: bool) -> list[FileFinding[Path]]:
-        """Load the files; raises `StoreDamagedError` where one has an impossible length."""
-        problems = self.files.load(after_crash=after_crash)
+    def load(
+        self, *, after_crash: bool, inodes: dict[int, Path] | None = None
+    ) -> list[FileFinding[Path]]:
+        """Load the files; see `MappedFileQueue.load`."""
+        problems = self.files.load(after_crash=after_crash, inodes=inodes)
         self.stop_place = self.files.max_offset // BATCH_ENTRY_SIZE_BYTES
         return problems
 

@@ -171,11 +171,12 @@ class ConsumeQueueTable:
         length with which no entry stays where it was.
         """
         problems: list[FileFinding[Path]] = []
+        inodes: dict[int, Path] = {}
         for key in listed_queues(self.directory):
             if self._is_of_kind(key.topic):
                 continue  # only a repair meets such a directory here, and leaves it alone
             queue = self._add(key)
-            problems += queue.files.load(after_crash=after_crash)
+            problems += queue.files.load(after_crash=after_crash, inodes=inodes)
             queue.find_end()
         self.has_short_files = any(
             one.problem is FileProblem.WRONG_SIZE

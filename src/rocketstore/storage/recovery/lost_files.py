@@ -20,10 +20,11 @@ import numpy as np
 from rocketstore.format.index_file import FIRST_ITEM, IndexHeader, item_array
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, KEPT_PLACE, entry_array, equal_mask
 from rocketstore.format.record import FIXED_SIZE
+from rocketstore.rules.expectation import expected_items
 from rocketstore.rules.findings import Finding, Severity
 from rocketstore.rules.index_headers import HeaderWitness, right_times
 from rocketstore.rules.unbacked import may_be_record
-from rocketstore.storage.dispatch.entry_decisions import is_elsewhere
+from rocketstore.storage.dispatch.entry_decisions import is_elsewhere, record_at
 from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.recovery.log_survey import store_time_of
@@ -348,7 +349,23 @@ class LostFiles:
                     return ""
                 header = known
         named, held = header[2:4], self._witness(file, header)[:2]
-        return "" if named == held else f"names records {named}, and has items of {held}"
+        if named != held:
+            return f"names records {named}, and has items of {held}"
+        return "has items of another log" if known is None and self._is_of_others(file) else ""
+
+    def _is_of_others(self, file: IndexFile) -> bool:
+        """Whether no record calls for the first item, nor for the last: it is another store's.
+
+        What has expired, or what a crash may have left past the log's end, says nothing.
+        """
+        is_judged = False
+        for at, key_hash in file.items[["physical_offset", "key_hash"]][[0, -1]].tolist():
+            log_file = self._log.find(at)
+            record = None if log_file is None else record_at(log_file, at - log_file.base)
+            if record is not None and key_hash in expected_items(record).key_hash:
+                return False
+            is_judged |= log_file is not None or (self.clean and at >= self.data_stop)
+        return is_judged
 
     def _witness(self, file: IndexFile, header: IndexHeader) -> HeaderWitness:
         items = item_array(file.file.array, file.layout)
