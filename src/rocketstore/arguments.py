@@ -127,8 +127,15 @@ def _given(
     return {**dict(zip(names, arguments, strict=False)), **named}
 
 
+def _assert_late(call: Callable[..., object]) -> None:
+    """See that annotations are texts, by which arguments are judged."""
+    is_late = all(isinstance(one, str) for one in call.__annotations__.values())
+    assert is_late, f"the module of {call.__qualname__} does not import annotations from __future__"
+
+
 def checked(call: Callable[_P, _R]) -> Callable[_P, _R]:
     """Have a call's arguments looked at before it does anything, which takes microseconds."""
+    _assert_late(call)
 
     @wraps(call)
     def looked_at(*arguments: _P.args, **named: _P.kwargs) -> _R:
@@ -141,6 +148,7 @@ def checked(call: Callable[_P, _R]) -> Callable[_P, _R]:
 
 def explained(call: Callable[_P, _R]) -> Callable[_P, _R]:
     """Have a call's arguments looked at once it failed; for one that fails before it does much."""
+    _assert_late(call)
 
     @wraps(call)
     def named_after(*arguments: _P.args, **named: _P.kwargs) -> _R:

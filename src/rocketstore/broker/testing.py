@@ -6,6 +6,8 @@ Page: docs/guide/testing.md.
 ...     client = SomeClient(broker.name_server)
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import shutil

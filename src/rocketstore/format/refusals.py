@@ -5,6 +5,8 @@ store itself does, because a topic is the name of a directory. Source: TopicVali
 (``[%|a-zA-Z0-9_-]+``, at most 127 characters; spec F1, B3.2).
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from operator import index

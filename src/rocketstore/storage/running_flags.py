@@ -7,6 +7,8 @@ it.
 How derived: RunningFlags of 4.9 (spec B2); 64 is a bit of 5.x, and COMMIT_ERROR one of ours.
 """
 
+from __future__ import annotations
+
 import enum
 
 from rocketstore.arguments import checked
