@@ -25,7 +25,7 @@ from rocketstore.pipeline.log_read import chosen_records
 from rocketstore.pipeline.options import ANY_BROKER, QueuePlace, ReadOptions
 from rocketstore.pipeline.projection import batch_of, record_values
 from rocketstore.pipeline.queues import chosen_stores
-from rocketstore.places.log_files import list_segments
+from rocketstore.places.log_files import list_segments, segment_at, store_timestamp_ms
 from rocketstore.places.queue_files import QueueFiles, list_queues
 from rocketstore.places.small_files import read_consumer_offsets, read_metadata
 from rocketstore.rules import half_messages
@@ -249,13 +249,25 @@ def _committed(
     """Yield the messages stored after the first half message in the queues of open ones.
 
     Only a crash leaves a committed half message without its op record, so this is read for those
-    that are open, and no more of the log than the queues that they name.
+    that are open, and no more of the log than the queues that they name. A copy may have been
+    ended before it was put, but not before its message was born.
     """
-    oldest = min(place for one in queues for place in one.places)
+    oldest, segments = min(place for one in queues for place in one.places), list_segments(store)
+
+    def stored_ms(at: int) -> int:
+        found = store_timestamp_ms(store.location, segment_at(segments, at), at)
+        return LAST_TIMESTAMP_MS if found is None else found
+
+    copies = [half for one in queues for half, _, _ in one.rows.values() if half.is_copy]
+    times = [min(half.identity.born_ms, stored_ms(half.physical_offset)) for half in copies]
+    since_ms = min(times, default=_NO_TIME)
 
     def next_of(queue: QueueFiles) -> int:
-        first, stop = queue.first_offset, queue.max_offset
-        return queue.first_where(first, stop, lambda entry: entry.physical_offset > oldest)
+        return queue.first_where(
+            queue.first_offset, queue.max_offset,
+            lambda entry: entry.physical_offset > oldest
+            or (since_ms < _NO_TIME and stored_ms(entry.physical_offset) >= since_ms),
+        )  # fmt: skip
 
     topics = {topic for one in queues for _, topic, _ in one.rows.values() if topic}
     queue_of = cache(QueueFiles)

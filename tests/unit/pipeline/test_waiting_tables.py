@@ -383,6 +383,14 @@ def test_a_copy_of_a_half_message_that_was_passed_by_stands_alone(broker, root):
     assert checks_of(root) == {copy: 4}
 
 
+def test_a_copy_read_without_its_original_is_ended_by_what_ended_that(broker, root):
+    broker.half("a")
+    broker.commit(broker.placed)
+    broker.half("a", TRANSACTION_CHECK_TIMES="1")
+    write_offsets(root, CONSUMERS, {f"{HALF_TOPIC}@{GROUP}": {0: 1}})
+    assert checks_of(root) == by_the_service(broker.store, {(HALF_TOPIC, GROUP, 0): 1}) == {}
+
+
 def test_properties_that_are_no_numbers_are_passed_over(broker, root):
     broker.half("a", REAL_QID="two", TRANSACTION_CHECK_TIMES="99999999999", REAL_TOPIC="")
     [row] = open_here(root).values()
@@ -418,7 +426,7 @@ def test_the_table_says_what_the_service_of_transactions_finds(broker, root, see
         if what == "half" or half is None:
             broker.half(f"k{step}", BORN_MS + step)
             halves[broker.placed] = f"k{step}", BORN_MS + step, 0
-        if what == "copy" and half in halves and half not in committed:
+        if what == "copy" and half in halves:
             del halves[half]
             broker.half(key, born, TRANSACTION_CHECK_TIMES=str(times + 1))
             halves[broker.placed] = key, born, times + 1
