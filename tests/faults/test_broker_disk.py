@@ -117,3 +117,20 @@ def test_failed_sync_refuses_this_send_and_all_later_ones_and_consumers_go_on(tm
     for answer in refused:
         assert (answer.code, answer.fields) == (14, ALWAYS)
         assert str(tmp_path / "commitlog" / file_name(0)) in str(answer.remark)
+
+
+def test_without_sync_flush_the_sends_after_a_failed_sync_are_refused(tmp_path):
+    disk = FaultyDisk(HEALTHY)
+    desk = Desk(tmp_path, small_config(), disk=disk)
+    assert desk.send("orders", BODY).code == 0
+    desk.store.wait_dispatched()
+    disk.fails = nth("fdatasync", 0, errno.EIO, below="commitlog")
+    assert desk.send("orders", BODY).code == 0
+    with pytest.raises(FlushFailedError):
+        desk.store.flush()
+    refused = desk.send("orders", BODY)
+    assert (refused.code, refused.fields) == (14, ALWAYS)
+    assert str(tmp_path / "commitlog" / file_name(0)) in str(refused.remark)
+    assert consume_all(desk) == 1
+    with pytest.raises(FlushFailedError):
+        desk.close()

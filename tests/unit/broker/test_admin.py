@@ -49,7 +49,10 @@ def test_topic_that_is_settled_keeps_what_else_the_file_says_of_it(desk):
     entry = table["topicConfigTable"]["orders"]
     assert (entry["mark"], entry["readQueueNums"], entry["perm"]) == ("x", 9, 4)
     assert entry["order"] is True
+    assert b'"order":true' in desk.answer(21).body
     assert decode_table(path.read_bytes(), TopicTable).topic_config_table["orders"].perm == 4
+    assert desk.answer(17, header | {"order": False}).code == 0
+    assert b'"order":true' not in desk.answer(21).body
 
 
 SETTLES = [

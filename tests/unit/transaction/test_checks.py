@@ -306,6 +306,13 @@ def test_what_is_no_half_message_of_anybody_is_discarded(stores):
     assert ended(stores.store) == [b"0"]
 
 
+def test_without_a_callback_nothing_is_checked_or_counted(stores):
+    stores.store.begin(MESSAGE, 3)
+    stores.store.wait_dispatched()
+    assert stores.store.transaction_checks.turn(START_MS + HOUR_MS) == 0
+    assert len(halves(stores.store)) == 1
+
+
 def test_with_threads_a_check_runs_by_itself():
     settings = msgspec.structs.replace(CONFIG, transaction_check_interval=1, transaction_time_out=0)
     with memory_directory() as root, MessageStore.open(root, settings) as store:

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from rocketstore.errors import FlushFailedError
-from rocketstore.format.queue_entry import FILLER, FILLER_BYTES, QueueEntry
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER, FILLER_BYTES, QueueEntry
 from rocketstore.native.row import PutEntry, QueueColumn
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file import MappedFile
@@ -563,6 +563,23 @@ def test_a_thousand_queues_open_quickly_and_without_mapping(tmp_path, log_min):
     assert open_descriptors(tmp_path) - descriptors_before < 10
     assert _anonymous_bytes() - before < 50 * 2**20
     assert took_s < 60, "loose, for busy machines; the promise is in bench/"
+
+
+def test_an_opening_reads_a_few_chunks_of_a_queue_whatever_its_length(tmp_path, log_min):
+    directory, size = tmp_path / "consumequeue" / "TopicTest" / "0", 2_000_000
+    directory.mkdir(parents=True)
+    data = b"".join(encode_entry(*entry(n)) for n in range(size // ENTRY_SIZE_BYTES))
+    for base, content in ((0, data), (size, data[: size // 2] + bytes(size // 2))):
+        (directory / f"{base:020d}").write_bytes(content)
+    before = _read_bytes()
+    table = ConsumeQueueTable(tmp_path / "consumequeue", size, disk=Disk(), log_min_offset=log_min)
+    table.load()
+    assert table.get(KEY).max_offset == size * 3 // 2 // ENTRY_SIZE_BYTES
+    assert _read_bytes() - before < size // 4
+
+
+def _read_bytes():
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 def _anonymous_bytes():

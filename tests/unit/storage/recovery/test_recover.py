@@ -61,16 +61,20 @@ def test_a_clean_stop_leaves_nothing_to_recover(tmp_path):
     assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
 
-def test_after_a_clean_stop_only_the_end_of_the_log_is_looked_at(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("looked_at", "file_size"), [(4096, 1 << 20), (1 << 20, 1 << 14)])
+def test_after_a_clean_stop_only_the_end_of_the_log_is_looked_at(
+    tmp_path, monkeypatch, looked_at, file_size
+):
+    """At most the last file."""
     assert 8 * MiB == recover.CLEAN_TAIL_BYTES
-    monkeypatch.setattr(recover, "CLEAN_TAIL_BYTES", 4096)
-    clock, config = Clock(), StoreConfig.small(mapped_file_size_commit_log=1 << 20)
+    monkeypatch.setattr(recover, "CLEAN_TAIL_BYTES", looked_at)
+    clock, config = Clock(), StoreConfig.small(mapped_file_size_commit_log=file_size)
     with MessageStore.open(tmp_path, config, clock=clock, threads=False) as store:
         put_all(store, messages(COUNT), clock)
         end = store.max_physical_offset
     with MessageStore.open(tmp_path, config, clock=clock, threads=False) as store:
         assert end > 40_000
-        assert end - 4096 <= store.recovery.start < end
+        assert max(end - looked_at, end - end % file_size) <= store.recovery.start < end
         assert store.recovery.end == end
         assert_all_there(store)
 
