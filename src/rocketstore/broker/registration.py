@@ -83,7 +83,7 @@ class Registration:
 
     @property
     def _known(self) -> float:
-        """What all know that were not given up."""
+        """The version that all name servers know, except those that were given up."""
         told = (told for one, told in self._told.items() if one not in self._unreachable)
         return min(told, default=inf)
 

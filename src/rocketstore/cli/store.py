@@ -25,7 +25,7 @@ from rocketstore.cli.options import (
 )
 from rocketstore.cli.output import before_a_verdict, print_object, print_rows
 from rocketstore.cli.progress import progress
-from rocketstore.cli.wording import system_error
+from rocketstore.cli.wording import program_name, system_error
 from rocketstore.errors import ConfigError, FormatError, RocketStoreError
 from rocketstore.units import counted
 
@@ -139,7 +139,8 @@ def verify(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> in
     config = options.load(store)
     with progress("verifying", total=None) as advance:
         report = verify_store(store, config, progress=advance)
-    advice = f"What a repair would do: rocketstore store repair {quote(str(store))} --dry-run"
+    repair = f"{program_name()} store repair {quote(str(store))}"
+    advice = f"What a repair would do: {repair} --dry-run"
     return print_verification(report, options.output, advice=advice)
 
 

@@ -48,13 +48,13 @@ MOST_TASKS: Final = 100_000
 """Of one read; a larger log has larger tasks. A million do not fit into the heap of 1 GB: Spark's
 scheduler dies without a word to the query, which waits for ever."""
 
-LEAST_SPLIT_BYTES: Final = MiB  # and fewer only where they make few tasks all the same
+LEAST_SPLIT_BYTES: Final = MiB  # a split is smaller only where `FEW_TASKS` are enough for all
 FEW_TASKS: Final = 2000
-PIECES_OF_TASK: Final = 1024  # that hold nothing: to open one costs what 256 KiB of records do
-LATE_BYTES: Final = 16 * MiB  # that are searched for a topic without a queue
-FIRST_LOOKS: Final = 1024  # at first records, before those of files beside the bounds
-MOST_QUEUES: Final = 64  # of a task that searches their entries; with more it scans
-_MOST_RECORD_BYTES: Final = 64 * MiB  # that an entry is believed: it decides how much is read
+PIECES_OF_TASK: Final = 1024  # at most: to open an empty one costs what 256 KiB of records do
+LATE_BYTES: Final = 16 * MiB  # most of the log that is searched for topics without a queue
+FIRST_LOOKS: Final = 1024  # files, in equal steps, whose first record is looked at in a first round
+MANY_QUEUES: Final = 64  # a task for more queues scans, and does not search their entries
+_MOST_RECORD_BYTES: Final = 64 * MiB  # an entry that says more is not believed, and not read
 
 Piece = TypeVar("Piece")
 
@@ -189,7 +189,7 @@ def _within_queues(
     with side_by_side(store.location, len(wanted)) as mapped:
         spans = [one for one in mapped(log.span, wanted, wanted.values()) if one is not None]
     # With fewer entries than records, or with many queues, a task has to scan.
-    is_scanned = len(chosen) > MOST_QUEUES or any(span.start < log.start for span in spans)
+    is_scanned = len(chosen) > MANY_QUEUES or any(span.start < log.start for span in spans)
     said: dict[str, Any] = {"queues": () if is_scanned else tuple(chosen), "dispatched": dispatched}
     spans = [ByteRange(*one) for one in pairs(joined([[*spans, *tail]]))]
     return [part._replace(**said) for one in files for part in _within(one, spans)]

@@ -116,7 +116,8 @@ def test_without_a_master_there_is_nothing_to_follow(tmp_path, command, capsys):
 def test_a_master_that_is_not_there_is_not_reached(tmp_path, capsys):
     root = filled(tmp_path / "store")
     assert run(["replica", "status", str(root), "--master", "127.0.0.1:1"]) == 3
-    assert "127.0.0.1:1: connection refused" in capsys.readouterr().err
+    said = "127.0.0.1:1: connection refused; check the address and the port"
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("was_empty", [False, True])

@@ -25,7 +25,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import LMQ_PREFIX, QueueEntry
 from rocketstore.pipeline.options import EARLIEST, LATEST, of_broker
-from rocketstore.pipeline.planning import MOST_QUEUES, MOST_TASKS, last_dispatched, record_start
+from rocketstore.pipeline.planning import MANY_QUEUES, MOST_TASKS, last_dispatched, record_start
 from rocketstore.pipeline.projection import wanted_records
 from rocketstore.pipeline.queues import check_none_lost, choosing, chosen_queues, is_chosen
 from rocketstore.pipeline.streaming.live_log import LOOK_BYTES, LiveLog
@@ -232,7 +232,7 @@ class LiveQueues(LiveLog):
     @cached_property
     def _doubt(self) -> str:
         """Why the queues that are there do not tell what the log has, if they do not."""
-        if not self.queues or len(self.queues) > MOST_QUEUES:
+        if not self.queues or len(self.queues) > MANY_QUEUES:
             return f"{len(self.queues)} queues are chosen"
         try:
             check_none_lost(self.store, self.options, [one.key for one in self.queues])

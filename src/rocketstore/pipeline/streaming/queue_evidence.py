@@ -14,7 +14,7 @@ import numpy as np
 from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import FILLER, equal_mask, written_mask
-from rocketstore.pipeline.planning import MOST_QUEUES
+from rocketstore.pipeline.planning import MANY_QUEUES
 from rocketstore.pipeline.queues import is_chosen
 from rocketstore.rules.expectation import extra_entries
 from rocketstore.scan.arrow import distinct
@@ -74,7 +74,7 @@ class QueueEvidence:
         jumps = [not (np.diff(one) == 1).all() for one in offsets] if len(keys) else []
         names = list(self._topics)
         surplus = 0
-        for at in np.argsort(~np.array(jumps, bool), kind="stable")[:MOST_QUEUES].tolist():
+        for at in np.argsort(~np.array(jumps, bool), kind="stable")[:MANY_QUEUES].tolist():
             key = QueueKey(names[int(keys[at]) >> 32], int(keys[at]) & 0xFFFFFFFF)
             surplus += self._compare_queue(key, offsets[at])
         if surplus:

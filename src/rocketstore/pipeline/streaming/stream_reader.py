@@ -35,7 +35,7 @@ from rocketstore.pipeline.options import (
     ReadOptions,
     check_offsets_are_of_chosen_topics,
 )
-from rocketstore.pipeline.planning import MOST_QUEUES, plan_ranges
+from rocketstore.pipeline.planning import MANY_QUEUES, plan_ranges
 from rocketstore.pipeline.projection import record_batches, wanted_records
 from rocketstore.pipeline.streaming import stream_options
 from rocketstore.pipeline.streaming.live_log import LiveLog, LogListing, Move
@@ -228,7 +228,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task; of no tasks Spark makes one without a value."""
         schema = to_arrow_schema(self.row_schema, timezone="UTC")
-        queue_of = lru_cache(MOST_QUEUES)(QueueFiles)
+        queue_of = lru_cache(MANY_QUEUES)(QueueFiles)
         with plain_errors():
             options = self.stream_options.read
             tags = ReadOptions("", (), (), tags=options.tags)

@@ -333,7 +333,7 @@ class Dispatcher:
                 self._dispatch_file(file, position - file.base, min(limit - file.base, file.size))
 
     def _step_to_next_file(self, position: int, limit: int) -> None:
-        """Continue where the next file begins: files are missing, or retention was faster."""
+        """Continue where the next file begins: files are missing, or were deleted."""
         file = first_from(self._files.files, position)
         following = limit if file is None else min(file.base, limit)
         if file is not None and file in self._files.files[:1]:

@@ -57,6 +57,7 @@ _HINTS: Final = {
     errno.ENOTDIR: "check the path",
     errno.EISDIR: "check the path",
     errno.ELOOP: "check the path",
+    errno.ECONNREFUSED: "check the address and the port, and that the other side runs",
     errno.EROFS: "mount it for writing; what only reads (read_only=True, verify) needs none",
 }
 _NOT_SUPPORTED_ERRORS: Final = frozenset(

@@ -239,6 +239,7 @@ class _Recovery:
     def __post_init__(self) -> None:
         parts = self.parts
         self.findings: list[Finding] = []
+        # A repair hands over its own, which has copies already.
         self.copies = self.evidence or Evidence(parts.layout, parts.disk, self.now_ms)
         self.queues = QueueRecovery(
             parts.log_files, parts.queues, self.copies, self.findings, self.now_ms
