@@ -47,7 +47,11 @@ _AGAIN: Final = "repair makes the index again"
 _NOTHING: Final = "nothing to do"
 
 KINDS: Final = {
-    "log-damage": Kind(_D, "it stays as it is; entries of lost records keep their places"),
+    "log-damage": Kind(
+        _D,
+        "it stays as it is, and entries of lost records keep their places; another copy of the "
+        "store may have the messages",
+    ),
     "log-hole": Kind(
         _D,
         "bring the file back; a 4.9 broker that dispatches across it again hangs there. If "
@@ -64,11 +68,12 @@ KINDS: Final = {
     "queue-wrong": Kind(_D, "repair replaces them"),
     "queue-unwritten": Kind(_D, "repair puts fillers there"),
     "queue-beyond-log": Kind(
-        _D, "bring the file back; else the next opening, or repair, keeps their places only"
+        _D, "bring it back; else the next opening, or repair under salvage, keeps their places only"
     ),
     "queue-hole": Kind(_D, _KEEPS),
     "queue-stale": Kind(
-        _D, "the next opening, or repair, keeps their places and gives no number again"
+        _D,
+        "the next opening, or repair under salvage, keeps their places and gives no number again",
     ),
     "queue-kept": Kind(_D, "no number is given again; a get will step over them"),
     "queue-conflict": Kind(_W, "the entries stay"),
