@@ -124,7 +124,7 @@ def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
         # A moment later, since what is raised in this function is lost like the first.
         threading.Timer(INTERRUPT_AGAIN_S, _thread.interrupt_main).start()
-    # Else a second signal beside the first, after which it means what it means to the system.
+    # Else Python reports a second signal that came while it gave the first its default meaning.
     elif "ignored due to race condition" not in str(unraisable.exc_value):
         sys.__unraisablehook__(unraisable)
 

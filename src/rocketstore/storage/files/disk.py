@@ -123,8 +123,8 @@ def fill(descriptor: int, path: Path, position: int, view: memoryview) -> int:
 def read_whole(path: Path) -> bytes:
     """Return the bytes of a small file; raises `FileNotFoundError` where there is none.
 
-    `StoreError` says of a directory, a link that leads nowhere, or a pipe, which would be waited
-    for, that it is no file.
+    `StoreError` says that a directory, or a link that leads nowhere, is no file; nor is a pipe,
+    which a read would wait for.
     """
     try:
         if stat.S_ISREG(path.stat().st_mode):
@@ -163,9 +163,9 @@ class Disk:
     _held: Mapping[Path, os.stat_result] = MappingProxyType({})
 
     def hold(self, *directories: Path) -> None:
-        """Make nothing from now on while one of these is gone or another directory; of none, all.
+        """Refuse to make a file once one of these was moved or replaced; without any, refuse none.
 
-        Who keeps them open, as a lock does, keeps their inodes from being given to others.
+        The lock keeps them open, so that no other directory gets the inode of one that is gone.
         """
         self._held = {one: one.stat() for one in directories}
 
