@@ -14,6 +14,7 @@ from cyclopts import App, Parameter, validators
 
 from rocketstore.cli.options import (
     DEFAULTS,
+    PATH,
     CommandOptions,
     StoreArgument,
     StoreSettings,
@@ -51,7 +52,7 @@ class Workload:
 
     messages: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 200_000
     body_size: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=_MOST_BYTES))] = 1024
-    directory: Annotated[Path | None, Parameter(name="--dir")] = None
+    directory: Annotated[Path | None, PATH, Parameter(name="--dir")] = None
 
 
 @app.command

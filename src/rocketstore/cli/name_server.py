@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.types import UInt16
 
+from rocketstore.cli.options import PATH
 from rocketstore.cli.serve import ending_signals, handled, on_quit
 from rocketstore.cli.wording import print_on_stderr
 from rocketstore.format.host import address_text
@@ -44,7 +45,7 @@ def namesrv(
     *,
     host: HostOption = "127.0.0.1",
     port: PortOption = PORT,
-    kv_config: Path | None = None,
+    kv_config: Annotated[Path | None, PATH] = None,
     order_messages: bool = False,
 ) -> None:
     """Run a name server, for brokers and clients of 4.9; Ctrl-C or SIGTERM ends it.

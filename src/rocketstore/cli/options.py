@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -61,8 +61,12 @@ SplitOption = Annotated[
 def _place(kind: Any, tokens: Sequence[Token]) -> Any:
     """Refuse what a shell's variable without a value gives: it would be the current directory."""
     if not tokens[0].value:
-        raise ValueError("the path is empty; name a directory.")
+        raise ValueError("the path is empty; name a directory or a file.")
     return tokens[0].value if kind is str else Path(tokens[0].value)
+
+
+PATH: Final = Parameter(converter=_place)
+"""Of an option whose value is a path."""
 
 
 StoreArgument = Annotated[
@@ -143,6 +147,20 @@ EndOption = Annotated[
 ]
 
 
+def _as_of(_type: Any, tokens: Sequence[Any]) -> int | str:
+    """Return a version, or a time; one that is still to come is the latest."""
+    text = tokens[0].value
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    time_ms = min(max(parse_time(text), 0), system_clock_ms())
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat()
+
+
+AsOfOption = Annotated[
+    int | str | None, Parameter(converter=_as_of, allow_leading_hyphen=True, n_tokens=1)
+]
+
+
 def must_exist(directory: Path | str, *, hint: str | None = None) -> None:
     """Refuse a missing directory before anything else is done; a URI is not checked.
 
@@ -162,6 +180,7 @@ class StoreSettings:
 
     config: Annotated[
         Path | None,
+        PATH,
         Parameter(name=["--config", "-c"], help="A broker.conf; its keys are used as they are."),
     ] = None
     set_: Annotated[

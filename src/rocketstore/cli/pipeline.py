@@ -15,7 +15,9 @@ from rocketstore import pipeline
 from rocketstore.cli import exit_codes
 from rocketstore.cli.options import (
     DEFAULTS,
+    PATH,
     ArchiveLocation,
+    AsOfOption,
     BeginOption,
     CommandOptions,
     EndOption,
@@ -87,7 +89,7 @@ def audit(
     store: StoreLocation,
     /,
     *,
-    out: Path | None = None,
+    out: Annotated[Path | None, PATH] = None,
     master: SparkOption = "local[*]",
     split_mib: SplitOption = 256,
     options: CommandOptions = DEFAULTS,
@@ -123,7 +125,7 @@ def rebuild(
     /,
     *,
     prove: bool = False,
-    to: str | None = None,
+    to: Annotated[str | None, PATH] = None,
     master: SparkOption = "local[*]",
     split_mib: SplitOption = 256,
     options: CommandOptions = DEFAULTS,
@@ -193,7 +195,7 @@ def report(
     store: Annotated[StoreLocation, Parameter(help="A store, or a directory of stores.")],
     /,
     *,
-    out: Annotated[Path | None, Parameter(help="A new directory; unset: one here.")] = None,
+    out: Annotated[Path | None, PATH, Parameter(help="A new directory; unset: one here.")] = None,
     master: SparkOption = "local[*]",
     split_mib: SplitOption = 256,
     options: CommandOptions = DEFAULTS,
@@ -238,7 +240,7 @@ def restore(
     store: Annotated[StoreLocation, Parameter(help="A new or empty place: a path or URI.")],
     /,
     *,
-    as_of: str | None = None,
+    as_of: AsOfOption = None,
     broker: str | None = None,
     topic: Annotated[list[str] | None, Parameter(name=["--topic", "-t"], negative=())] = None,
     begin: BeginOption = None,
@@ -253,7 +255,7 @@ def restore(
     Parameters
     ----------
     as_of
-        Version of the archive's table messages, or an ISO 8601 time; unset: the latest.
+        Version of the archive's table messages, or a time as for --begin; unset: the latest.
     broker
         Broker of the log, if the archive has several.
     topic
@@ -270,7 +272,7 @@ def restore(
         pipeline.session(master, quiet=True),
         archive,
         store,
-        as_of=int(as_of) if as_of and as_of.isdigit() else as_of,
+        as_of=as_of,
         broker=broker,
         topics=topic or (),
         begin_ms=begin,

@@ -4,7 +4,9 @@ import io
 
 import pytest
 
+from rocketstore import pipeline
 from rocketstore.cli.application import app, main, run
+from rocketstore.errors import StoreError
 from support.clock import Clock
 from support.small_store import build_store
 
@@ -16,10 +18,12 @@ NEEDED = {
     ("message", "tail"): ["--topic", "Topic1"],
     ("queue", "show"): ["--topic", "Topic1"],
     ("replica", "status"): ["--master", "127.0.0.1:1"],
+    ("pipeline", "archive"): ["archive"],
+    ("pipeline", "restore"): ["back"],
 }
 """Arguments after the store, or before the option."""
 
-VALUES = ["", "-1", str(10**26), "x", "1.5", "\udcff", ".", "\x1b[2J\nx", "-"]
+VALUES = ["", "-1", str(10**26), "x", "1.5", "nan", "\udcff", ".", "\x1b[2J\nx", "-"]
 SHARED = {"--config", "--set", "--output"}
 LASTING = {("serve", "master"), ("serve", "slave"), ("serve", "namesrv"), ("serve", "broker")}
 
@@ -30,7 +34,7 @@ def commands(parent=app, path=()):
             below = (*path, name)
             if parent[name].default_command is None:
                 yield from commands(parent[name], below)
-            elif below[0] not in {"pipeline", "bench", "demo"} and below not in LASTING:
+            elif below[0] not in {"bench", "demo"} and below not in LASTING:
                 yield below, parent[name]
 
 
@@ -45,10 +49,15 @@ def made(tmp_path_factory):
     return root
 
 
+def no_spark(*_arguments, **_options):
+    raise StoreError("everything was taken: Spark would be started")
+
+
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_a_wrong_value_is_one_line_and_no_traceback(path, made, capsys, monkeypatch):
     monkeypatch.chdir(made.parent)
     monkeypatch.setattr("sys.stdin", io.StringIO())
+    monkeypatch.setattr(pipeline, "session", no_spark)
     needed = [*([] if path == ("config", "show") else ["store"]), *NEEDED.get(path, ())]
     options = {
         one.name: getattr(one.hint, "__name__", "")
@@ -69,6 +78,23 @@ def test_a_wrong_value_is_one_line_and_no_traceback(path, made, capsys, monkeypa
             if code == 2:
                 assert said.startswith("rocketstore: ")
                 assert said.count("\n") == 1, said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"audit store {option}" for option in ("--out=", "--config=")),
+        *("report store --out=", "rebuild store --to="),
+        *(f"restore archive back --as-of={value}" for value in ("", "noon", "-1", "0001-01-01")),
+        *(f"sweep store --untouched-hours={hours}" for hours in ("nan", "-1", "-inf")),
+    ],
+)
+def test_a_job_on_spark_refuses_before_spark_starts(words, made, capsys, monkeypatch):
+    monkeypatch.chdir(made.parent)
+    (made.parent / "archive").mkdir(exist_ok=True)
+    monkeypatch.setattr(pipeline, "session", no_spark)
+    assert run(["pipeline", *words.split()]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_no_error_of_python_s_own_ends_with_the_code_of_a_finding(made, capsys, monkeypatch):

@@ -329,8 +329,12 @@ def test_any_version_comes_back_by_its_number_or_a_time(tmp_path, store):
             assert log_bytes(tmp_path / "back") == log
             assert found.version == number + 1
             shutil.rmtree(tmp_path / "back")
-    with pytest.raises(ArchiveError, match="as of 9"):
-        restored(tmp_path / "a", tmp_path / "back", as_of=9)
+    for as_of in (9, 1 << 65, -1, "noon"):
+        with pytest.raises(ArchiveError, match=f"as of {as_of} cannot be opened"):
+            restored(tmp_path / "a", tmp_path / "back", as_of=as_of)
+    # In UTC, as in the source's options, and of the first version where there was none yet.
+    for as_of, number in (("2100-01-01", 3), (moments[0].removesuffix("+00:00"), 1), ("1971-01-01", 0)):
+        assert Archive.open(tmp_path / "a", as_of).messages.version() == number
     with pytest.raises(ArchiveError, match="has nothing in version 0: no run had been arch"):
         restored(tmp_path / "a", tmp_path / "back", as_of=0)
     assert not (tmp_path / "back").exists()

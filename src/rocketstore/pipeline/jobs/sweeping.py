@@ -62,6 +62,10 @@ def sweep(place: str, *, remove: bool, untouched_h: float = UNTOUCHED_H) -> list
     if is_remote(place):
         hint = "list what has no _SUCCESS and no writer, and delete it"
         raise ConfigError(f"{place} is not on a disk", key="place", value=place, hint=hint)
+    if not untouched_h >= 0:  # also a NaN, with which nothing would be held
+        hint = "give hours from 0 on"
+        what = f"untouched_hours={untouched_h} is no length of time"
+        raise ConfigError(what, key="untouched_hours", value=untouched_h, hint=hint)
     found = []
     for path, needed in _directories(Path(local_path(place))):
         stats = list(_stats(path))

@@ -20,6 +20,7 @@ import json
 import re
 import uuid
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -179,13 +180,16 @@ class Archive:
     def open(
         cls, location: str | Path, as_of: int | str | None = None, *, or_create: bool = False
     ) -> Self:
-        """Open an archive; `as_of` is a version of `messages`, or an ISO 8601 time."""
+        """Open an archive; `as_of` is a version of `messages`, or an ISO 8601 time (UTC)."""
         from deltalake.exceptions import DeltaError, TableNotFoundError  # noqa: PLC0415 - as above
 
         location = str(location)
         try:
+            if isinstance(as_of, str):
+                moment = datetime.fromisoformat(as_of)
+                as_of = moment.replace(tzinfo=moment.tzinfo or UTC).isoformat()
             tables = open_tables(location, KINDS, as_of, or_create=or_create)
-        except (DeltaError, OSError, ValueError) as error:
+        except (DeltaError, OSError, ValueError, OverflowError) as error:
             if isinstance(error, TableNotFoundError) and not or_create:
                 what = f"is not an archive: it has no Delta tables {MESSAGES} and {EXTENTS}"
                 hint = "name the directory that rocketstore pipeline archive wrote to"

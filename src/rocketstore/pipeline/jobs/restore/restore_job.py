@@ -97,7 +97,8 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
     archive, target
         Paths or URIs; the target is new or empty. All workers see the same paths.
     as_of
-        Version of the archive's table `messages`, or an ISO 8601 time; the latest by default.
+        Version of the archive's table `messages`, or an ISO 8601 time, in UTC if it
+        names no zone; the latest by default.
     broker
         Broker of the log; needed if the archive has several.
     topics, begin_ms, end_ms
