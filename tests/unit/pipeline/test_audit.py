@@ -733,6 +733,15 @@ def test_no_store_is_said_in_one_sentence(tmp_path):
         audited(tmp_path / "nowhere")
 
 
+def test_a_place_that_cannot_be_made_ends_an_audit_before_its_work(store, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    work = []
+    monkeypatch.setattr(audit_job, "map_tasks", lambda *given: work.append(given))
+    with pytest.raises(StoreError, match="file/out cannot be written: Not a directory"):
+        audited(store[0], out=tmp_path / "file" / "out")
+    assert not work
+
+
 def test_a_store_without_log_files_is_a_finding(store):
     root, _ = store
     for path in (root / "commitlog").iterdir():

@@ -223,6 +223,9 @@ class _Audit(NamedTuple):
         self, tasks: Sequence[AuditTask], out: str | Path | None, check: Callable[[], None]
     ) -> AuditReport:
         with plain_failure(), ExitStack() as stack:
+            place = None
+            if out is not None:  # before the work, which would be lost where it cannot be made
+                place = stack.enter_context(publishing.published(str(out)))
             facts = map_tasks(self.spark, tasks, audit_work.read_task, FACTS).persist()
             stack.callback(facts.unpersist)
             whole = facts.filter("kind IN ('log', 'index')").toArrow().to_pylist()
@@ -237,8 +240,8 @@ class _Audit(NamedTuple):
             stack.callback(judged.unpersist)
             report, own = self._report(judged, index, view)
             check()
-            if out is not None:
-                _write_report(report, own, judged, str(out))
+            if place is not None:
+                _write_report(report, own, judged, place)
             return report
 
     def _stated(self, facts: DataFrame, start: int, stop: int) -> pa.Table:
@@ -386,29 +389,28 @@ def _store_time(places: StoreListing, view: LogView, offset: int) -> int | None:
 
 
 def _write_report(
-    report: AuditReport, own: Iterable[Finding], judged: DataFrame, location: str
+    report: AuditReport, own: Iterable[Finding], judged: DataFrame, place: str
 ) -> None:
-    """Write findings and queues as Parquet, and what they come to as JSON, to a new directory.
+    """Write findings and queues as Parquet, and what they come to as JSON, to the place.
 
     `own` are findings that are not among those `judged` by `judge_targets`.
     """
-    with publishing.published(location) as place:
-        columns = arrow_schema(FINDINGS)
-        added = pa.Table.from_pylist([one.to_dict() for one in own], schema=columns)
-        found = judged.filter("kind IS NOT NULL").select(*columns.names)
-        found = found.unionByName(arrow_frame(judged.sparkSession, added, FINDINGS))
-        queues = judged.filter("recordCount IS NOT NULL").select(*arrow_schema(QUEUES).names)
-        for rows, order, schema, name in (
-            (found, ("severity", "kind", "file", "offset"), FINDINGS, "findings"),
-            (queues, ("topic", "queueId"), QUEUES, "queues"),
-        ):
-            ordered = rows.coalesce(1).sortWithinPartitions(*order)
-            publishing.write_parquet(ordered, iter, schema, Path(place, name))
-        summary = {
-            "store": report.store,
-            "exitCode": report.exit_code,
-            "counts": report.counts.to_dict(),
-            "findingCounts": dict(Counter(one.kind for one in report.findings)),
-        }
-        content = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
-        publishing.put(place, "summary.json", content.encode())
+    columns = arrow_schema(FINDINGS)
+    added = pa.Table.from_pylist([one.to_dict() for one in own], schema=columns)
+    found = judged.filter("kind IS NOT NULL").select(*columns.names)
+    found = found.unionByName(arrow_frame(judged.sparkSession, added, FINDINGS))
+    queues = judged.filter("recordCount IS NOT NULL").select(*arrow_schema(QUEUES).names)
+    for rows, order, schema, name in (
+        (found, ("severity", "kind", "file", "offset"), FINDINGS, "findings"),
+        (queues, ("topic", "queueId"), QUEUES, "queues"),
+    ):
+        ordered = rows.coalesce(1).sortWithinPartitions(*order)
+        publishing.write_parquet(ordered, iter, schema, Path(place, name))
+    summary = {
+        "store": report.store,
+        "exitCode": report.exit_code,
+        "counts": report.counts.to_dict(),
+        "findingCounts": dict(Counter(one.kind for one in report.findings)),
+    }
+    content = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+    publishing.put(place, "summary.json", content.encode())
