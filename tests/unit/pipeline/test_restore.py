@@ -333,7 +333,8 @@ def test_any_version_comes_back_by_its_number_or_a_time(tmp_path, store):
         with pytest.raises(ArchiveError, match=f"as of {as_of} cannot be opened"):
             restored(tmp_path / "a", tmp_path / "back", as_of=as_of)
     # In UTC, as in the source's options, and of the first version where there was none yet.
-    for as_of, number in (("2100-01-01", 3), (moments[0].removesuffix("+00:00"), 1), ("1971-01-01", 0)):
+    earlier = {"2100-01-01": 3, moments[0].removesuffix("+00:00"): 1, "1971-01-01": 0}
+    for as_of, number in earlier.items():
         assert Archive.open(tmp_path / "a", as_of).messages.version() == number
     with pytest.raises(ArchiveError, match="has nothing in version 0: no run had been arch"):
         restored(tmp_path / "a", tmp_path / "back", as_of=0)
