@@ -76,7 +76,8 @@ MadeStoreArgument = Annotated[
     StoreArgument, Parameter(help="Directory of the store; made when there is none.")
 ]
 
-# A text: a path would make one slash of two.
+# A text: a path would make one slash of two, and `s3://…` the name of a directory.
+OutOption = Annotated[str | None, PATH]
 StoreLocation = Annotated[
     str, Parameter(name="STORE", help="Directory of the store, or its URI.", converter=_place)
 ]

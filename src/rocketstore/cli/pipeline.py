@@ -6,7 +6,6 @@ Each command calls the function of its name in ``rocketstore.pipeline``.
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
@@ -15,12 +14,12 @@ from rocketstore import pipeline
 from rocketstore.cli import exit_codes
 from rocketstore.cli.options import (
     DEFAULTS,
-    PATH,
     ArchiveLocation,
     AsOfOption,
     BeginOption,
     CommandOptions,
     EndOption,
+    OutOption,
     Output,
     OutputOption,
     SparkOption,
@@ -89,7 +88,7 @@ def audit(
     store: StoreLocation,
     /,
     *,
-    out: Annotated[Path | None, PATH] = None,
+    out: OutOption = None,
     master: SparkOption = "local[*]",
     split_mib: SplitOption = 256,
     options: CommandOptions = DEFAULTS,
@@ -104,12 +103,12 @@ def audit(
         Directory to be made: findings and queues as Parquet, a summary as JSON.
     """
     from rocketstore.cli.findings import print_verification
-    from rocketstore.pipeline.jobs.publishing import refuse_taken
+    from rocketstore.pipeline.jobs.publishing import local_place, refuse_taken
     from rocketstore.places.store_listing import list_store
 
     config = options.load(store)
     if out is not None:
-        refuse_taken(str(out))
+        refuse_taken(str(local_place(out)))
     # A wrong place is reported before Spark is started, which takes seconds.
     list_store(store, config)
     spark = pipeline.session(master, quiet=True)
@@ -125,7 +124,7 @@ def rebuild(
     /,
     *,
     prove: bool = False,
-    to: Annotated[str | None, PATH] = None,
+    to: OutOption = None,
     master: SparkOption = "local[*]",
     split_mib: SplitOption = 256,
     options: CommandOptions = DEFAULTS,
@@ -195,7 +194,7 @@ def report(
     store: Annotated[StoreLocation, Parameter(help="A store, or a directory of stores.")],
     /,
     *,
-    out: Annotated[Path | None, PATH, Parameter(help="A new directory; unset: one here.")] = None,
+    out: Annotated[OutOption, Parameter(help="A new directory; unset: one here.")] = None,
     master: SparkOption = "local[*]",
     split_mib: SplitOption = 256,
     options: CommandOptions = DEFAULTS,
@@ -208,7 +207,7 @@ def report(
     from rocketstore.pipeline.jobs.report.report_job import plan_report, run_report
 
     config = options.load(store)
-    place = out or Path(f"rocketstore-report-{datetime.now():%Y%m%d-%H%M%S}")  # noqa: DTZ005 - a name
+    place = out or f"rocketstore-report-{datetime.now():%Y%m%d-%H%M%S}"  # noqa: DTZ005 - a name
     # A wrong place is reported before Spark is started, which takes seconds.
     planned = plan_report(store, place, config, split_mib * MiB)
     spark = pipeline.session(master, quiet=True)

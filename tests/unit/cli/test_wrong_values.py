@@ -24,6 +24,7 @@ NEEDED = {
 """Arguments after the store, or before the option."""
 
 VALUES = ["", "-1", str(10**26), "x", "1.5", "nan", "\udcff", ".", "\x1b[2J\nx", "-"]
+NO_DIRECTORIES = ("", "file://host/x", "s3://bucket/x")
 SHARED = {"--config", "--set", "--output"}
 LASTING = {("serve", "master"), ("serve", "slave"), ("serve", "namesrv"), ("serve", "broker")}
 
@@ -83,8 +84,9 @@ def test_a_wrong_value_is_one_line_and_no_traceback(path, made, capsys, monkeypa
 @pytest.mark.parametrize(
     "words",
     [
-        *(f"audit store {option}" for option in ("--out=", "--config=")),
-        *("report store --out=", "rebuild store --to="),
+        *("audit store --config=", "rebuild store --to="),
+        # The last are no names of directories.
+        *(f"{job} store --out={out}" for job in ("audit", "report") for out in NO_DIRECTORIES),
         *(f"restore archive back --as-of={value}" for value in ("", "noon", "-1", "0001-01-01")),
         *(f"sweep store --untouched-hours={hours}" for hours in ("nan", "-1", "-inf")),
     ],
@@ -95,6 +97,7 @@ def test_a_job_on_spark_refuses_before_spark_starts(words, made, capsys, monkeyp
     monkeypatch.setattr(pipeline, "session", no_spark)
     assert run(["pipeline", *words.split()]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+    assert not [path.name for path in made.parent.iterdir() if ":" in path.name]
 
 
 def test_no_error_of_python_s_own_ends_with_the_code_of_a_finding(made, capsys, monkeypatch):
