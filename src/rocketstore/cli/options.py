@@ -60,9 +60,14 @@ SplitOption = Annotated[
 
 def _place(kind: Any, tokens: Sequence[Token]) -> Any:
     """Refuse what a shell's variable without a value gives: it would be the current directory."""
-    if not tokens[0].value:
+    text = tokens[0].value
+    if not text:
         raise ValueError("the path is empty; name a directory or a file.")
-    return tokens[0].value if kind is str else Path(tokens[0].value)
+    if kind is str:
+        return text
+    if "://" in text:  # a path would make one slash of two, and a store of that name be made
+        raise ValueError("a URI is no directory of this machine; give a path.")
+    return Path(text)
 
 
 PATH: Final = Parameter(converter=_place)
@@ -76,7 +81,7 @@ MadeStoreArgument = Annotated[
     StoreArgument, Parameter(help="Directory of the store; made when there is none.")
 ]
 
-# A text: a path would make one slash of two, and `s3://…` the name of a directory.
+# Texts, since URIs are taken.
 OutOption = Annotated[str | None, PATH]
 StoreLocation = Annotated[
     str, Parameter(name="STORE", help="Directory of the store, or its URI.", converter=_place)

@@ -122,6 +122,9 @@ def test_no_command_takes_the_current_directory_for_a_variable_without_a_value(
             assert run([*words, *given]) == 2, words
             assert "the path is empty; name a directory" in capsys.readouterr().err, words
             asked.append(words)
+        if words[0] != "pipeline" and places:  # which alone reaches further
+            assert run([*words, *("s3://bucket/x" for _ in places)]) == 2, words
+            assert "a URI is no directory" in capsys.readouterr().err, words
     assert len(asked) > 25
     assert not any(tmp_path.iterdir())
 
