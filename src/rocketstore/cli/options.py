@@ -175,6 +175,10 @@ def must_exist(directory: Path | str, *, hint: str | None = None) -> None:
     StoreError
         It is not there.
     """
+    if isinstance(directory, str):
+        from rocketstore.places.location import is_remote, local_path
+
+        directory = directory if is_remote(directory) else local_path(directory)
     if "://" not in str(directory) and not Path(directory).exists():
         raise StoreError(f"{directory}: there is no such directory", hint=hint)
 

@@ -71,9 +71,10 @@ def _opened(
         try:
             tables[name] = DeltaTable(uri, storage_options=options)
         except TableNotFoundError:
+            found = entries_of(joined(location, name))  # which says so where it may not be read
             if not or_create:
                 raise
-            if any(one.name != DELTA_LOG for one in entries_of(joined(location, name))):
+            if any(one.name != DELTA_LOG for one in found):
                 what = f"{joined(location, name)} is not empty, and no Delta table"
                 raise ArchiveError(what, hint=_ELSEWHERE) from None
     if as_of is not None:
