@@ -175,11 +175,12 @@ def must_exist(directory: Path | str, *, hint: str | None = None) -> None:
     StoreError
         It is not there.
     """
+    is_there = Path(directory).exists()
     if isinstance(directory, str):
         from rocketstore.places.location import is_remote, local_path
 
-        directory = directory if is_remote(directory) else local_path(directory)
-    if "://" not in str(directory) and not Path(directory).exists():
+        is_there = is_remote(directory) or Path(local_path(directory)).exists()
+    if not is_there:
         raise StoreError(f"{directory}: there is no such directory", hint=hint)
 
 

@@ -100,6 +100,18 @@ def test_a_job_on_spark_refuses_before_spark_starts(words, made, capsys, monkeyp
     assert not [path.name for path in made.parent.iterdir() if ":" in path.name]
 
 
+@pytest.mark.parametrize("job", ["audit", "archive", "rebuild", "restore", "report"])
+@pytest.mark.parametrize("form", ["file:{}", "file:{}/", "FILE://{}", "file://localhost{}"])
+def test_a_location_has_every_form_that_the_source_takes(form, job, made, monkeypatch, capsys):
+    monkeypatch.chdir(made.parent)
+    monkeypatch.setattr(pipeline, "session", no_spark)
+    words = ["back"] if job in {"archive", "restore"} else []
+    assert run(["pipeline", job, form.format(made), *words]) == 3
+    assert "Spark would be started" in capsys.readouterr().err
+    assert run(["pipeline", job, form.format(made / "none"), *words]) == 3
+    assert "there is no such directory" in capsys.readouterr().err
+
+
 def test_no_error_of_python_s_own_ends_with_the_code_of_a_finding(made, capsys, monkeypatch):
     """Python's code for it would be 1, which says that no damage is left."""
     for error, shown in ((RuntimeError("odd"), "RuntimeError: odd"), (MemoryError(), "ulimit -v")):

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from rocketstore.errors import ArchiveError, SparkJobError
+from rocketstore.errors import ArchiveError, StoreError, SparkJobError
 from rocketstore.pipeline.jobs.archive import archive_place
 from rocketstore.pipeline.jobs.archive.archive_place import IDENTITY
 from rocketstore.pipeline.jobs.archive.archive_table import KINDS, Archive
@@ -54,6 +54,12 @@ def test_a_place_that_cannot_be_opened_leaves_no_links(tmp_path, store, monkeypa
         Archive.open(tmp_path / "a%20b", as_of=99)
     gc.collect()
     assert list(links.iterdir()) == []
+
+
+def test_a_table_that_cannot_be_read_is_not_taken_for_none(tmp_path):
+    (tmp_path / "messages").symlink_to("messages")
+    with pytest.raises(StoreError, match="messages cannot be read: Too many levels of symbolic"):
+        Archive.open(tmp_path)
 
 
 # --- whose it is --------------------------------------------------------------------------------
