@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from rocketstore.errors import ArchiveError, StoreError, SparkJobError
+from rocketstore.errors import ArchiveError, SparkJobError, StoreError
 from rocketstore.pipeline.jobs.archive import archive_place
 from rocketstore.pipeline.jobs.archive.archive_place import IDENTITY
 from rocketstore.pipeline.jobs.archive.archive_table import KINDS, Archive
