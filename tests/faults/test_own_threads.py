@@ -6,10 +6,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from rocketstore import FlushDiskType, Message, MessageStore, StoreError, verify_store
+from rocketstore import FlushDiskType, Message, MessageStore, StoreConfig, StoreError, verify_store
 from rocketstore.storage import threads
 from rocketstore.transaction.checks import CheckAnswer
 from support.patience import PATIENCE_S
+from support.python_process import printed
 from support.small_store import CONFIG
 
 MESSAGE = Message(topic="t", body=b"x")
@@ -82,3 +83,35 @@ def test_puts_there_are_answered(begin, tmp_path):
             begin, store, lambda: (store.put(other), store.put_async(other).result(PATIENCE_S))
         )
         assert all(result.is_stored for result in results)  # type: ignore[attr-defined]
+
+
+AT_THE_END = """
+import sys
+from rocketstore import Message, MessageStore, StoreConfig
+
+class Program:
+    def __init__(self):
+        has_threads = sys.argv[2] == "True"
+        self.store = MessageStore.open(sys.argv[1], StoreConfig.small(), threads=has_threads)
+        self.message, self.me = Message(topic="t", body=b"x"), self
+
+    def __del__(self):
+        print(self.store.put(self.message).is_stored, self.store.wait_dispatched())
+        try:
+            self.store.close()
+        except Exception as error:
+            print(error)
+
+program = Program()
+program.store.put(program.message)
+program.store.wait_dispatched()
+"""
+
+
+@pytest.mark.parametrize("has_threads", [True, False])
+def test_a_close_as_python_ends_says_that_its_threads_are_gone(tmp_path, *, has_threads):
+    said = printed(AT_THE_END, tmp_path, str(has_threads))
+    assert said.startswith(f"True {not has_threads}")
+    assert ("its thread rocketstore-dispatch does not run any more" in said) == has_threads
+    with MessageStore.open(tmp_path, StoreConfig.small(), threads=False) as store:
+        assert len(store.get("t", 0, 0).messages) == 2

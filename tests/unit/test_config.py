@@ -212,6 +212,7 @@ def test_value_of_another_type_is_refused(field, value):
         ("delete_when", "24"),
         ("delete_when", "4;x"),
         ("message_delay_level", "1s 5"),
+        ("message_delay_level", "1s 53375995584d"),
         ("multi_path_splitter", ""),
         ("enable_d_ledger_commit_log", True),
     ],
@@ -293,7 +294,7 @@ def test_an_editor_s_mark_is_not_part_of_the_first_key(tmp_path):
     assert load_broker_conf(path) == {"deleteWhen": "05", "fileReservedTime": "1"}
 
 
-@pytest.mark.parametrize("content", [None, b"a=\\u12"])
+@pytest.mark.parametrize("content", [None, b"a=\\u12", "deleteWhen=05".encode("utf-16")])
 def test_unreadable_properties_file_is_a_config_error(tmp_path, content):
     path = tmp_path / "broker.conf"
     if content is not None:

@@ -15,6 +15,9 @@ _HOUR: Final = re.compile(r"[01]?[0-9]|2[0-3]")
 _DELAY: Final = re.compile(r"([0-9]{1,12})([smhd])")
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
+_MOST_DELAY_MS: Final = 2**62
+"""The sum with a store time has room in an entry."""
+
 
 def parse_delete_hours(text: str) -> frozenset[int]:
     """Return the hours of ``deleteWhen``.
@@ -61,12 +64,13 @@ def parse_delay_levels(text: str) -> Mapping[int, int]:
     levels = {}
     for level, part in enumerate(text.split(), start=1):
         match = _DELAY.fullmatch(part)
-        if match is None:
+        delay_ms = int(match[1]) * _UNIT_MS[match[2]] if match else _MOST_DELAY_MS + 1
+        if delay_ms > _MOST_DELAY_MS:
             raise ConfigError(
                 f"messageDelayLevel: {part!r} is not a delay",
                 key="messageDelayLevel",
                 value=text,
                 hint="write numbers with s, m, h or d, separated by blanks: 1s 5s 1m 2h",
             )
-        levels[level] = int(match[1]) * _UNIT_MS[match[2]]
+        levels[level] = delay_ms
     return levels

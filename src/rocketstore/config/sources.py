@@ -137,7 +137,7 @@ def load_broker_conf(path: str | os.PathLike[str]) -> dict[str, str]:
     Raises
     ------
     ConfigError
-        It cannot be read, or holds a malformed ``\u`` escape.
+        It cannot be read, is in UTF-16, or holds a malformed ``\u`` escape.
     """
     import javaproperties  # noqa: PLC0415 - half the time of numpy's import, and few need it
 
@@ -145,7 +145,10 @@ def load_broker_conf(path: str | os.PathLike[str]) -> dict[str, str]:
         # Bytes are Latin-1, as for java.util.Properties.load(InputStream). An editor's mark in
         # front is not part of the first key, as it is for Java.
         with open(path, "rb") as file:  # noqa: PTH123 - any path-like
-            text = file.read().removeprefix(codecs.BOM_UTF8).decode("latin-1")
+            content = file.read()
+        if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise ConfigError(f"{os.fspath(path)} is in UTF-16", hint="save it in UTF-8")
+        text = content.removeprefix(codecs.BOM_UTF8).decode("latin-1")
         loaded: dict[str, str] = javaproperties.loads(text)
     except OSError as error:
         reason = error.strerror or error

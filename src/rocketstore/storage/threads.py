@@ -11,6 +11,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -61,8 +62,11 @@ class Bell:
             self._lock.release()
 
     def wait(self, timeout_s: float = -1) -> bool:
-        """Wait for a ring, -1 as long as it takes; whether there was one."""
-        return self._lock.acquire(timeout=timeout_s)
+        """Wait for a ring, -1 as long as it takes; whether there was one.
+
+        Nothing rings once Python ends: its other threads do not run any more.
+        """
+        return self._lock.acquire(timeout=0 if sys.is_finalizing() else timeout_s)
 
 
 class Seldom:
@@ -213,7 +217,13 @@ class ServiceThread:
         self._thread = None
 
     def refuse_itself(self) -> None:
-        """Raise `StoreError` on that thread, as in a callback: it cannot wait for its own end."""
+        """Raise `StoreError` on that thread, as in a callback, or where no thread ends any more."""
+        if sys.is_finalizing() and self._thread is not None:
+            raise StoreError(
+                f"Python is ending, and its thread {self.name} does not run any more",
+                hint="close the store before, in a with block or by atexit.register(store.close); "
+                "what it holds is written, and the next open looks at its end",
+            )
         if self.is_current:
             raise StoreError(
                 f"close was called on the store's own thread {self.name}, for which it waits",
