@@ -49,6 +49,7 @@ INNER_NUM: Final = "INNER_NUM"
 INNER_BASE: Final = "INNER_BASE"
 """The reserved names (MessageConst) that the store reads or writes; the page lists all."""
 
+_DELAY, _QUEUES, _WAIT = (f"{name}\1".encode() for name in (DELAY, INNER_MULTI_DISPATCH, WAIT))
 _BINARY: Final = "encode binary values, for example as base64"
 _NO_TEXT: Final = "make it text (bytes as base64, say), and leave out what is null"
 
@@ -164,6 +165,12 @@ def decode_properties(block: bytes) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def asked(block: bytes) -> dict[str, str]:
+    """Return the properties that may ask something of the store; most messages have none."""
+    has_any = _DELAY in block or _QUEUES in block or _WAIT in block
+    return decode_properties(block) if has_any else {}
 
 
 def in_hash_map_order(properties: Mapping[str, str]) -> dict[str, str]:

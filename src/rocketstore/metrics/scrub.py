@@ -185,13 +185,12 @@ class Scrubber:
 
 
 class _FileBytes:
-    """Bytes of one file, opened for each read: what retention deletes is not held on the disk."""
+    """A `ByteSource` that opens its file for each read: what retention deletes is not held."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read_into(self, position: int, view: memoryview) -> int:
-        """Fill `view` with the bytes from `position` on; return how many there were."""
         with Disk().opened(self._path, writable=False) as descriptor:
             total = fill(descriptor, self._path, position, view)
             # No reader asked for these bytes: they must not push others out of the page cache, and

@@ -61,7 +61,7 @@ def judged_log(
 
 
 class _Evidence:
-    """Queue offsets of records, from the runs that tasks have found, and times of chains."""
+    """A `ChainSource` of the runs of queue offsets that tasks have found, and times of chains."""
 
     def __init__(self, places: StoreListing, ask: Callable[[int, int], pa.Table]) -> None:
         self._places, self._ask, self._window = places, ask, range(0)
@@ -82,20 +82,16 @@ class _Evidence:
         self._runs = np.array([queues, *columns], np.int64).T
 
     def whole(self, chain: Chain) -> KeyColumns:
-        """Return all records of a chain, with the time of the last."""
         times = [chain.last_ms] if chain.last_ms else []
         return self._keys(chain, [times, times], at_end=True)
 
     def head(self, chain: Chain) -> KeyColumns:
-        """Return them with the times of the first few."""
         return self._keys(chain, chain.head, at_end=False)
 
     def tail(self, chain: Chain) -> KeyColumns:
-        """Return them with the times of the last few."""
         return self._keys(chain, chain.tail, at_end=True)
 
     def is_bridged(self, start: int, stop: int) -> bool:
-        """Whether the damaged record's own header leads to the record after it."""
         file = self._places.file_at(start)
         if file is None or file != self._places.file_at(stop):
             return False

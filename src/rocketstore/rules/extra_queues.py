@@ -31,7 +31,6 @@ from rocketstore.format.properties import (
 )
 from rocketstore.format.queue_entry import LMQ_PREFIX, MAX_QUEUE_OFFSET
 from rocketstore.format.refusals import check_topic
-from rocketstore.rules.properties import with_properties
 from rocketstore.rules.topics import purpose_of
 from rocketstore.units import QueueKey
 
@@ -161,6 +160,13 @@ def _fault(
     if queue == own:
         return "it is the message's own queue"
     return "it is named twice" if queue in others else None
+
+
+def with_properties(record: Record, properties: bytes) -> Record:
+    """Return a copy of a record with these properties, born when it is put if that one is."""
+    copy = record.with_body(record.body)
+    copy.describe(properties, None if record.is_born_now else record.born)
+    return copy
 
 
 def with_numbers(properties: bytes, queues: Sequence[QueueKey], numbers: Iterable[int]) -> bytes:

@@ -17,12 +17,13 @@ from rocketstore.format.properties import (
     DELAY,
     REAL_QID,
     REAL_TOPIC,
+    asked,
     encode_properties,
     in_hash_map_order,
 )
 from rocketstore.format.refusals import check_queue_id, check_topic, delay_level
 from rocketstore.native.log_end import Record
-from rocketstore.rules.properties import asked, with_properties
+from rocketstore.rules.extra_queues import with_properties
 from rocketstore.rules.topics import UNDELIVERABLE_TOPICS
 from rocketstore.units import QueueKey
 

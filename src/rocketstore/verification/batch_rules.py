@@ -33,14 +33,9 @@ def batch_queue_findings(
 ) -> Iterator[Finding]:
     """Yield what is wrong with the entries of a queue, and with records that cannot have one.
 
-    Parameters
-    ----------
-    stored
-        The entries in its files; those of records before `log_min` have expired.
-    called
-        The entries that its records call for, in the order of the log.
-    writer
-        Where it is live, one of the two may have been read before the other.
+    `stored` are the entries in its files, of which those of records before `log_min` have expired;
+    `called` are those that its records call for, in the order of the log. Where the `writer` is
+    live, one of the two may have been read before the other.
     """
     stored = stored[stored["physical_offset"] >= log_min]
     if writer.is_live and len(stored):  # retention may have been faster

@@ -35,7 +35,7 @@ from rocketstore.format.stored_message import inflated
 from rocketstore.message import COMPRESSED_FLAG, INNER_BATCH, NEED_UNWRAP, Message
 from rocketstore.native.log_end import QueueCounter, Record
 from rocketstore.rules.batch_entries import entry_of
-from rocketstore.rules.properties import with_properties
+from rocketstore.rules.extra_queues import with_properties
 from rocketstore.rules.queue_kinds import compare_kinds
 from rocketstore.storage.dispatch.entry_decisions import is_elsewhere, record_at
 from rocketstore.storage.files.pread_files import commonest_file, file_lengths

@@ -14,6 +14,7 @@ from rocketstore.format.properties import (
     DELAY,
     INNER_MULTI_DISPATCH,
     WAIT,
+    asked,
     encode_properties,
     message_properties,
     storable_properties,
@@ -28,7 +29,6 @@ from rocketstore.format.refusals import (
 )
 from rocketstore.message import DEFAULT_HOST, INNER_BATCH, Message
 from rocketstore.native.log_end import Record
-from rocketstore.rules.properties import asked
 from rocketstore.units import counted
 
 if TYPE_CHECKING:

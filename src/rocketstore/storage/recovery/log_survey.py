@@ -122,7 +122,7 @@ def chain_records(file: LogBytes, start: int, stop: int) -> Iterator[RecordColum
 
 
 class _Chains:
-    """The chains of a log, read again where the judge of leftovers asks for them."""
+    """A `ChainSource` of a log, which is read again where the judge of leftovers asks for it."""
 
     def __init__(self, files: Sequence[LogBytes]) -> None:
         self._files = files
@@ -133,7 +133,6 @@ class _Chains:
         return next(file for file in reversed(self._files) if file.base <= offset)
 
     def whole(self, chain: Chain) -> KeyColumns:
-        """Return all records of a chain."""
         if self._last is None or self._last[0] != chain.start:
             self._last = None  # one chain at a time in memory
             parts = [
@@ -152,7 +151,6 @@ class _Chains:
     head = tail = whole
 
     def is_bridged(self, start: int, stop: int) -> bool:
-        """Whether a break is inside a file, and a broken record's header leads over it."""
         file = self._file_at(stop)
         headers = Headers(partial(read_bytes, file), file.base, file.size)
         return start >= file.base and headers.lead(start, stop)
