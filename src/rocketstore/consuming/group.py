@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
@@ -31,8 +32,6 @@ from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from rocketstore.consuming.others import GroupClients, GroupMembers
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.store import BaseStore

@@ -10,13 +10,9 @@ joined or left, and consumers share again when a client did.
 How derived: RebalanceImpl.rebalanceByTopic of 4.9's client.
 """
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 
 class GroupClients(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,8 +20,6 @@ from rocketstore.tables.groups import SubscriptionGroups
 from rocketstore.tables.lags import lag_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rocketstore.storage.metric import Metric
     from rocketstore.storage.store import BaseStore
     from rocketstore.tables.consumer_offsets import ConsumerOffsetTable

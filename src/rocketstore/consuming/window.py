@@ -11,12 +11,11 @@ messages of it are still being processed.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rocketstore.format.stored_message import StoredMessage
 
 

@@ -16,6 +16,7 @@ message on.
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -28,8 +29,6 @@ from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.files.pread_files import LogFile, PreadFiles, ReadLogFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from rocketstore.format.metadata_json import DelayOffsets
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.reading.reader import Reader

@@ -12,6 +12,7 @@ the text of all properties, DELAY, REAL_TOPIC and REAL_QID included; its put loo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -23,8 +24,6 @@ from rocketstore.rules.waiting import copy_of, real_queue
 from rocketstore.storage.results import PutMessageStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.store import BaseStore
     from rocketstore.units import QueueKey

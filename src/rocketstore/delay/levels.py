@@ -8,6 +8,7 @@ How derived: ScheduleMessageService.delayLevel2QueueId and parseDelayLevel of 4.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,8 +17,6 @@ from rocketstore.format.queue_entry import DELAY_TOPIC, MAX_EXT_ADDRESS
 from rocketstore.native.row import NO_LEVEL_DELAY_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.reading.reader import Reader
 

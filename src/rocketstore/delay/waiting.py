@@ -5,6 +5,7 @@ What a live store delivered since it saved its offsets does not wait: its log sa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.delay.copies import resume
@@ -13,8 +14,6 @@ from rocketstore.rules.waiting import real_queue
 from rocketstore.tables.delay_offsets import DelayOffsetTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rocketstore.storage.read_only import ReadOnlyStore
 
 

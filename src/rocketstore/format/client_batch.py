@@ -6,17 +6,13 @@ How derived: MessageDecoder.encodeMessages (the producer) and CommitLog.MessageE
 for a MessageExtBatch (the store) of 4.9 (spec F15).
 """
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 from rocketstore.errors import FieldRangeError, TruncatedRecordError
 from rocketstore.format import Buffer, Field, checked
 from rocketstore.format.properties import PROPERTIES_SIZE_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 BATCH_MESSAGE_FIXED_SIZE: Final = 22
 """Bytes of one message besides body and properties."""

@@ -7,14 +7,10 @@ Page: docs/format/directory.md. Source: rocketmq-all-4.9.8, UtilAll.offset2FileN
 StorePathConfigHelper, DefaultMessageStore.start, shutdown and createTempFile; spec F1, F2, F12.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection
+from typing import Final
 
 from rocketstore.format import checked
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 COMMIT_LOG_DIRECTORY: Final = "commitlog"
 CONSUME_QUEUE_DIRECTORY: Final = "consumequeue"

@@ -11,18 +11,14 @@ Page: docs/format/message-id.md. Source: rocketmq-all-4.9.8, MessageExt.socketAd
 MessageDecoder.createMessageId and decodeMessageId; spec F14.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocketstore.errors import FieldRangeError
 from rocketstore.format import checked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 HOST_V4_SIZE: Final = 8
 HOST_V6_SIZE: Final = 20

@@ -9,20 +9,16 @@ Page: docs/format/metadata.md. Source: rocketmq-all-4.9.8, ConfigManager.persist
 (``toJSONString(…, prettyFormat=true)``); spec F13.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from rocketstore.errors import FieldRangeError, FormatError
 from rocketstore.units import QueueKey
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 TOPICS_FILE: Final = "topics.json"
 CONSUMER_OFFSETS_FILE: Final = "consumerOffset.json"

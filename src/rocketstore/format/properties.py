@@ -14,7 +14,7 @@ unwritten sector or foreign bytes is not (docs/format/properties.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,8 +22,6 @@ from rocketstore.errors import RefusedMessageError
 from rocketstore.format.java_hash import string_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rocketstore.message import Message
 
 KEY_SEPARATOR: Final = " "

@@ -7,11 +7,10 @@ Law: what is inflated is bounded, and no length is used before it is compared wi
 How derived: RegisterBrokerBody of 4.9.8.
 """
 
-from __future__ import annotations
-
 import io
 import zlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection
+from typing import Final
 
 import msgspec
 
@@ -24,9 +23,6 @@ from rocketstore.format.metadata_json import (
     encode_body,
 )
 from rocketstore.units import MiB
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 LARGEST_REGISTRATION: Final = 64 * MiB
 """What a packed registration may inflate to: some 600,000 topics."""

@@ -6,6 +6,7 @@ The modules for serving are imported when a port is set.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,8 +16,6 @@ from rocketstore.storage.attached import Service
 from rocketstore.storage.threads import ServiceThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from rocketstore.metrics.http_server import MetricsServer
     from rocketstore.storage.store import BaseStore
 

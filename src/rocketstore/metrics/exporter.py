@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +19,6 @@ from rocketstore.storage.statistics import RATE_SPANS_S
 from rocketstore.tables.lags import places_of_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from rocketstore.storage.store import BaseStore
 
 _PREFIX: Final = "rocketmq_brokeruntime_"

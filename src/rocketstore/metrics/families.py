@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ from prometheus_client.registry import Collector
 from rocketstore.storage.metric import Histogram, Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     import prometheus_client.core as prometheus
 
 

@@ -8,19 +8,15 @@ asyncio accepts, sends and pauses; wsgiref reads the request and writes the answ
 ours: no maintained server has them (docs/decisions/0038-services-start-with-the-store.md).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
+from collections.abc import Callable, Iterable
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 from wsgiref.simple_server import WSGIRequestHandler
 
 from rocketstore.addresses import listener, resolved
 from rocketstore.events import get_logger
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 REQUEST_TIMEOUT_S: Final = 10.0
 """Longest time for a request and its answer: Prometheus itself gives up after 10 s."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +29,6 @@ from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.files.disk import Disk, fill, system_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from rocketstore.storage.files.pread_files import LogFile, PreadFiles

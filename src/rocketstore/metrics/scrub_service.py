@@ -7,6 +7,7 @@ written stops nothing: it is logged, kept in memory, and written at the next tur
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import FormatError, StoreError
@@ -26,7 +27,6 @@ from rocketstore.storage.metric import Metric, counter, gauge
 from rocketstore.storage.threads import Periodic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from rocketstore.storage.store import BaseStore

@@ -13,9 +13,10 @@ import contextlib
 import errno
 import functools
 import os
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from rocketstore.at_once import at_once
@@ -24,9 +25,6 @@ from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.refusals import is_never_listed
 from rocketstore.places.location import S3_NAMES, is_remote, local_path, refuse_secrets, uri_parts
 from rocketstore.units import KiB
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 _ZEROS: Final = bytes(64 * KiB)
 _BLOCK_BYTES: Final = 16 * KiB

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
+from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,8 +20,6 @@ from rocketstore.places.files import files_at, offset_files, read_part
 from rocketstore.places.stores import StorePlace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rocketstore.places.files import StoreFile
 
 _HEAD_BYTES: Final = 128

@@ -8,6 +8,7 @@ and ``store verify`` say the same. From the log itself only headers inside damag
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -20,8 +21,6 @@ from rocketstore.rules.leftovers import KeyColumns, left_chains
 from rocketstore.rules.log_rules import log_view
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     import pyarrow as pa
 
     from rocketstore.places.store_listing import StoreListing

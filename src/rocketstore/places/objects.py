@@ -7,6 +7,7 @@ a writer below a location has to be the only one, or to use names that no other 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,6 @@ from rocketstore.places.files import REQUESTS, ArrowFiles, files_at
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _PIECE_BYTES: Final = 8 * MiB

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,8 +42,6 @@ from rocketstore.units import QueueKey
 from rocketstore.verification.small_files import SMALL_FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
     from rocketstore.config import StoreConfig, StoreSizes
     from rocketstore.places.files import FileEntry, Files
     from rocketstore.rules.queue_kinds import QueueKinds

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -27,8 +28,6 @@ from rocketstore.places.files import files_at, offset_files
 from rocketstore.places.location import is_remote, joined, last_name, local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rocketstore.places.files import FileEntry, Files
 
 SIGNS_OF_A_STORE: Final = frozenset({  # one that holds nothing yet, beside an empty ``commitlog``

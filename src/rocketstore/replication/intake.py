@@ -5,19 +5,15 @@ included (K-H3), or of a BLANK that fills its file. What waits is never more tha
 How derived: HAClient.dispatchReadRequest of 4.9 (spec B21.3), which appends what it gets.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from rocketstore.replication.protocol import PeerError, Trouble
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, StopReason, new_columns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _ROWS: Final = 1024
 _CHECK_CRC: Final = True

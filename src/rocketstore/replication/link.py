@@ -12,6 +12,7 @@ import os
 import selectors
 import socket
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rocketstore.errors import ConfigError
@@ -20,8 +21,6 @@ from rocketstore.storage.threads import Bell
 from rocketstore.units import KiB, MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocketstore.config import StoreConfig
     from rocketstore.config.service_options import ReplicationOptions
     from rocketstore.replication.master_session import MasterSession

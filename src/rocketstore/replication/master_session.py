@@ -10,6 +10,7 @@ B21.2).
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -25,8 +26,6 @@ from rocketstore.replication.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocketstore.storage.replicated_log import ReplicatedLog
 
 FRAMES_AT_ONCE: Final = 8

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.addresses import looked_up
@@ -34,7 +35,6 @@ from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
     from concurrent.futures import Future
 
     from rocketstore.config.service_options import ReplicationOptions

@@ -8,6 +8,7 @@ How derived: BatchConsumeQueue.putMessagePositionInfoWrapper of 5.3.1 (spec F9, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,6 @@ from rocketstore.scan.batch_search import written_count
 from rocketstore.scan.columns import CallsFor, Column, RecordColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from rocketstore.native.row import Int64Array
     from rocketstore.scan.batch_search import BatchEntryArray
     from rocketstore.units import QueueKey

@@ -3,14 +3,10 @@
 Law: pure functions over the bytes that `read` returns; no file is opened here.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from rocketstore.format.record import RECORD_MAGICS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BRIDGE_HEADER_BYTES: Final = 88
 """Bytes of a record up to and including the body's length, with IPv4 hosts."""

@@ -7,13 +7,12 @@ they are divided into blocks nor on when they were written.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rocketstore.rules.queue_numbers import is_continued, is_likely_beginning, may_follow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rocketstore.format.queue_entry import EntryArray
 
 

@@ -11,6 +11,7 @@ IndexService.buildIndex of 4.9.3 (spec B11, B12, B15.1, F5, F8), as the dispatch
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,8 +23,6 @@ from rocketstore.rules.queue_numbers import QueueNumbers, TaskQueue
 from rocketstore.scan import kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.native.row import BoolArray, Int64Array
     from rocketstore.scan.columns import RecordColumns

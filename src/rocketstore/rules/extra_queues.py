@@ -17,6 +17,7 @@ MultiDispatchUtils.isNeedHandleMultiDispatch of 5.x.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rocketstore.errors import InvalidNameError, RefusedMessageError
@@ -35,8 +36,6 @@ from rocketstore.rules.topics import purpose_of
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import QueueCounter, Record
 

@@ -6,16 +6,12 @@ about. A short one is usable as far as it goes, a long one up to its nominal siz
 How derived: MappedFileQueue.load of 4.9 (spec F2).
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from rocketstore.format.file_name import file_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 AnyPath = TypeVar("AnyPath", bound=str | Path)
 

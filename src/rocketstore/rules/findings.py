@@ -3,17 +3,13 @@
 Law: a finding says what, where (file and offset), how bad, and what to do next.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from rocketstore.units import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Severity(Enum):

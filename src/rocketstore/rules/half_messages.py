@@ -7,14 +7,10 @@ How derived: TransactionalMessageServiceImpl.check of 4.9.3 (spec B19). How far 
 were looked through is kept in ``consumerOffset.json`` under `TRANSACTION_GROUP`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from rocketstore.format.properties import UNIQ_KEY
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 ENDED_TAG: Final = "d"

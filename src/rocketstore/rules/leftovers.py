@@ -28,6 +28,7 @@ docs/decisions/0004-leftovers.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -37,8 +38,6 @@ from rocketstore.rules import runs
 from rocketstore.rules.log_rules import Chain, LeftChain, links
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from rocketstore.native.row import BoolArray, Int64Array
     from rocketstore.rules.runs import Runs
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -20,8 +21,6 @@ from rocketstore.scan.scanner import ScanBatch, lost_end
 from rocketstore.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from rocketstore.native.row import BoolArray, Int64Array
 
 

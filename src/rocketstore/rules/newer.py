@@ -10,6 +10,7 @@ PopReviveService, PopConsumerService, CompactionPositionMgr of 5.3.3 (decision 0
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -22,7 +23,6 @@ from rocketstore.rules.table_files import Content, table_of
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
     from typing import Any
 
 

@@ -10,6 +10,7 @@ How derived: ConsumeQueueStore.queueTypeShouldBe of 5.3.1, which starts with nei
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import StoreError
@@ -23,8 +24,6 @@ from rocketstore.rules.findings import Finding, finding
 from rocketstore.rules.table_files import Content, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from rocketstore.units import QueueKey
 
 PLAIN_QUEUES: Final = "SimpleCQ"

@@ -5,13 +5,12 @@ However a log was cut into tasks, the joined runs of a queue are the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from rocketstore.native.row import Int64Array
 
     Runs: TypeAlias = Int64Array

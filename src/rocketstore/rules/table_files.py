@@ -3,17 +3,13 @@
 See docs/decisions/0036-broken-tables.md.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from rocketstore.errors import FormatError
 from rocketstore.events import get_logger
 from rocketstore.format import metadata_json
 from rocketstore.format.file_name import CONFIG_DIRECTORY
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _log: Final = get_logger(__name__)
 TABLES: Final[dict[str, Any]] = {

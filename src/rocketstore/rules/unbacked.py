@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -13,8 +14,6 @@ from rocketstore.format.record import FIXED_SIZE
 from rocketstore.rules.runs import no_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import numpy.typing as npt
 
     from rocketstore.format.queue_entry import EntryArray

@@ -11,12 +11,10 @@ none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from rocketstore.errors import RocketStoreError
     from rocketstore.storage.metric import Histogram, Metric
 

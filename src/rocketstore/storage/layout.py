@@ -10,16 +10,13 @@ the CommitLog path follows the root when it is not set (K-F2).
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rocketstore.config import StoreConfig, commit_log_directories
 from rocketstore.errors import ArgumentError, ConfigError, SystemRefusedError
 from rocketstore.format import file_name as names
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 
 class StoreLayout:

@@ -1,13 +1,8 @@
 """A number that a part of a store reports, under its name for Prometheus."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
 
 
 class Metric(NamedTuple):

@@ -10,6 +10,7 @@ MixAll.humanReadableByteCount of 4.9.8, whose texts these are.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +19,6 @@ from rocketstore.storage.metric import Histogram, Metric, counter, gauge
 from rocketstore.storage.running_flags import RunningFlag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from rocketstore.storage.attached import Service
     from rocketstore.storage.dispatch.dispatch_service import DispatchService
     from rocketstore.storage.opening import StoreParts

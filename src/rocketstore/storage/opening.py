@@ -13,6 +13,7 @@ before the services start, not after, so that no crash in between looks like an 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,7 +49,6 @@ from rocketstore.storage.retention import Retention
 from rocketstore.storage.running_flags import RunningFlags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
     from contextlib import ExitStack
     from pathlib import Path
 

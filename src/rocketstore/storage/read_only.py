@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Callable, Iterator
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
@@ -38,7 +39,6 @@ from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.reading.reader import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from rocketstore.format.index_file import IndexHeader

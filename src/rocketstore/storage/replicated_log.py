@@ -6,13 +6,12 @@ How derived: DefaultMessageStore.getCommitLogData and appendToCommitLog of 4.9.8
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rocketstore.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocketstore.storage.log.writer import StoreWriter
     from rocketstore.storage.opening import StoreParts
     from rocketstore.storage.results import PutMessageStatus

@@ -14,6 +14,7 @@ MappedFileQueue.deleteExpiredFileByTime of 4.9 (spec B17) without K-E1, K-E4, K-
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -31,7 +32,6 @@ from rocketstore.storage.threads import Seldom, StopSign
 from rocketstore.units import HOUR_MS, KiB, monotonic_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import tzinfo
     from pathlib import Path
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from rocketstore.arguments import checked
@@ -22,8 +23,6 @@ from rocketstore.process import OfOneProcess
 from rocketstore.storage.metric import Histogram, Metric, counter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from rocketstore.native.log_end import QueueCounter
 
 SAMPLE_COUNT: Final = 601

@@ -14,6 +14,7 @@ How derived: DefaultMessageStore of 4.9, whose order of start and shutdown this 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
@@ -36,7 +37,6 @@ from rocketstore.storage.workers import StoreWorkers
 from rocketstore.units import QueueKey, system_clock_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from rocketstore.native.log_end import Record

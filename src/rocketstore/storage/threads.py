@@ -14,7 +14,8 @@ import functools
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from rocketstore.errors import (
     RocketStoreError,
@@ -24,9 +25,6 @@ from rocketstore.errors import (
 )
 from rocketstore.events import get_logger
 from rocketstore.units import monotonic_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 JOIN_TIMEOUT_S: Final = 60.0
 """Longest wait for a thread asked to stop: it may be in a last system call, or batch."""

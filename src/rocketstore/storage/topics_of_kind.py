@@ -6,6 +6,7 @@ Law: a topic gets its kind under the append lock, only before its first message,
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ from rocketstore.rules.topics import is_reserved
 from rocketstore.storage.queues.topic_file import TopicFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from rocketstore.storage.opening import StoreParts
 
 

@@ -23,6 +23,7 @@ import mmap
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -36,7 +37,6 @@ from rocketstore.storage.threads import Bell, ServiceThread
 from rocketstore.units import OS_PAGE_SIZE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     import numpy.typing as npt

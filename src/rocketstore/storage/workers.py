@@ -10,6 +10,7 @@ How derived: DefaultMessageStore.start and shutdown of 4.9 (spec B1).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import FlushFailedError, RocketStoreError
@@ -26,8 +27,6 @@ from rocketstore.storage.threads import Periodic, ServiceThread
 from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from rocketstore.storage.attached import Maker
     from rocketstore.storage.opening import StoreParts
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.config import BrokerRole
@@ -59,7 +60,6 @@ from rocketstore.storage.threads import Periodic
 from rocketstore.tables.positions import MARKS, agreed_end, marks_of, with_marks
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
     from pathlib import Path
 
     from rocketstore.storage.layout import StoreLayout

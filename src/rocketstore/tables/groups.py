@@ -8,6 +8,7 @@ How derived: SubscriptionGroupManager of 4.9 (spec F13), which loads it when the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
@@ -27,8 +28,6 @@ from rocketstore.storage.queues.topic_file import SettingsFile
 from rocketstore.units import system_clock_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocketstore.storage.layout import StoreLayout
 
 _GROUPS: Final = "subscriptionGroupTable"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.errors import FormatError
 from rocketstore.storage.metric import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rocketstore.storage.store import BaseStore
     from rocketstore.tables.consumer_offsets import ConsumerOffsetTable
 

@@ -14,6 +14,7 @@ table without marks (4.9 knows none) is believed, as far as the queues go.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -27,8 +28,6 @@ from rocketstore.storage.files.pread_files import PreadFiles
 from rocketstore.units import KiB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.replicated_log import ReplicatedLog
     from rocketstore.storage.store import BaseStore

@@ -8,6 +8,7 @@ How derived: TopicConfigManager of 4.9 (spec F13).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable, table_of
@@ -15,8 +16,6 @@ from rocketstore.rules.limits import MOST_QUEUES, with_queues_limited
 from rocketstore.storage.queues.topic_file import TopicFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
 

@@ -16,6 +16,7 @@ every end is known, so its age alone decides.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -40,8 +41,6 @@ from rocketstore.transaction.records import (
 from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import Record
     from rocketstore.storage.store import BaseStore

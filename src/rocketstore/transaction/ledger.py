@@ -15,6 +15,7 @@ the fields that they share.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -32,8 +33,6 @@ from rocketstore.transaction.records import DISCARDED, HALF, OP, final_record, k
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import Record
     from rocketstore.rules.half_messages import Identity

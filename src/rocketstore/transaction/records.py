@@ -10,6 +10,7 @@ DefaultTransactionalMessageCheckListener of 4.9 (spec B19.1, B19.2, B19.4).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from operator import index
 from typing import TYPE_CHECKING, Final
@@ -55,8 +56,6 @@ from rocketstore.rules.waiting import copy_of, real_queue
 from rocketstore.units import HOUR_MS, QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rocketstore.config import StoreConfig
     from rocketstore.format.stored_message import StoredMessage
 

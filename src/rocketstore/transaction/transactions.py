@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -48,8 +49,6 @@ from rocketstore.transaction.records import (
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.message import Message
     from rocketstore.native.log_end import Record

@@ -18,6 +18,7 @@ How derived: ReputMessageService.run of 4.9 (spec B11), which sleeps a milliseco
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -27,8 +28,6 @@ from rocketstore.storage.threads import Bell, OnDeath, ServiceThread
 from rocketstore.units import KiB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocketstore.storage.dispatch.dispatcher import Dispatcher
 
 _log: Final = get_logger(__name__)

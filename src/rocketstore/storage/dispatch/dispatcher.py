@@ -15,6 +15,7 @@ How derived: ReputMessageService of 4.9 and what it calls (spec B11, B12, B15.1)
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import cycle, takewhile
@@ -36,7 +37,6 @@ from rocketstore.storage.threads import Changes
 from rocketstore.units import ByteRange, MiB, QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Generator, Iterable, Mapping
     from pathlib import Path
 
     from rocketstore.storage.files.mapped_file import MappedFile

@@ -12,6 +12,7 @@ How derived: ConsumeQueue.putMessagePositionInfo and multiDispatchLmqQueue of 4.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -34,7 +35,6 @@ from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.units import KiB, QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from rocketstore.storage.files.mapped_file import MappedFile

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -31,7 +32,6 @@ from rocketstore.storage.threads import Bell, Changes, OnDeath, ServiceThread
 from rocketstore.units import OS_PAGE_SIZE_BYTES, KiB, MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 

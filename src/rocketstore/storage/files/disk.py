@@ -12,8 +12,6 @@ How derived: ext4 and xfs promise a new name only after fsync of its directory; 
 an error once and then forgets it, so the caller must stop at the first one (K-D1, K-D6, K-D7).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno
@@ -21,17 +19,15 @@ import functools
 import os
 import shutil
 import stat
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocketstore.errors import StoreError, StoreFullError, SystemRefusedError
 from rocketstore.rules.files import in_the_way
 from rocketstore.rules.table_files import NO_FILE
 from rocketstore.units import MiB
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers for a lack of space: a full file system, or a used-up quota."""

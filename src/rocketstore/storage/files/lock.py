@@ -14,8 +14,6 @@ How derived: DefaultMessageStore.start of 4.9 takes ``FileChannel.tryLock(0, 1, 
 this lock (spec F12). Who holds it is asked of the kernel (``F_GETLK``), not read from the file.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import io
@@ -24,9 +22,10 @@ import stat
 import struct
 import weakref
 from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from rocketstore.errors import StoreLockedError
 from rocketstore.format.file_name import (
@@ -41,9 +40,6 @@ from rocketstore.locks import Lock
 from rocketstore.storage.files.disk import read_at, real_path, status_of, system_errors
 from rocketstore.storage.files.pread_files import OpenFile
 from rocketstore.storage.files.whole_file import holds_data
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` of 64-bit Linux: type, whence, start, length, pid."""

@@ -11,6 +11,7 @@ inodes) or a root that no longer exists refuses nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,8 +26,6 @@ from rocketstore.storage.files.pread_files import listed_files
 from rocketstore.storage.files.whole_file import replace_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from rocketstore.storage.layout import StoreLayout
 
 _log: Final = get_logger(__name__)

@@ -17,6 +17,7 @@ import mmap
 import os
 import weakref
 from collections import deque
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -32,7 +33,6 @@ from rocketstore.storage.files.whole_file import data_stop, has_data, make_file
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import numpy.typing as npt

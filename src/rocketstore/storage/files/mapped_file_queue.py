@@ -10,6 +10,7 @@ How derived: MappedFileQueue and MultiPathMappedFileQueue of 4.9 (spec B6, F1.1,
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,8 +26,6 @@ from rocketstore.storage.files.pread_files import LogFile, last_up_to, listed_fi
 from rocketstore.storage.files.whole_file import grow_file, holds_data
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from rocketstore.storage.files.disk import Disk
 
 _ONE_FILE_HINT: Final = (

@@ -20,6 +20,7 @@ import os
 import stat
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -42,7 +43,6 @@ from rocketstore.storage.files.whole_file import data_stop, holds_data
 from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from rocketstore.config.files import FileObservation

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -26,8 +27,6 @@ from rocketstore.storage.files.disk import Disk, read_at, read_whole, system_err
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from rocketstore.storage.layout import StoreLayout
 
 _ZEROS: Final = bytes(MiB)

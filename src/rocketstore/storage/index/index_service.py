@@ -13,6 +13,7 @@ K-I5, K-I6, K-I8.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from operator import attrgetter
@@ -40,7 +41,6 @@ from rocketstore.storage.files.whole_file import grow_file
 from rocketstore.storage.index.pread_index import listed_index_files, wrong_index_length
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import tzinfo
     from pathlib import Path
 

@@ -12,6 +12,7 @@ the first item's time corrected (K-I5) and a tolerance of one second at the begi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rocketstore.config import StoreConfig, resolve_sizes
@@ -32,7 +33,6 @@ from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.pread_files import OpenFiles, listed_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
     from struct import Struct
 

@@ -10,6 +10,7 @@ How derived: DefaultMessageStore.getMessage of 5.3.1 over BatchConsumeQueue (spe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.arguments import whole_number
@@ -21,8 +22,6 @@ from rocketstore.storage.reading.pages import Pages, parse_tags
 from rocketstore.storage.results import GetMessageStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rocketstore.format.batch_queue_entry import BatchEntry
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.queues.batch_queues import BatchQueue

@@ -12,6 +12,7 @@ which this follows (spec F9); see docs/decisions/0029-batch-queues.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -47,7 +48,6 @@ from rocketstore.storage.results import NotTakenError, PutMessageStatus
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from rocketstore.config import StoreConfig, StoreSizes

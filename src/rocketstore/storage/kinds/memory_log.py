@@ -14,6 +14,7 @@ How derived: MemoryMessageStore in seed 001 (spec B22), which is in no version o
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.format.host import encode_host
@@ -28,8 +29,6 @@ from rocketstore.storage.results import FIRST_IN_MEMORY, NotTakenError, PutMessa
 from rocketstore.units import QueueKey, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from rocketstore.config import StoreConfig
 
 ENTRY_OVERHEAD_BYTES: Final = 160

@@ -12,6 +12,7 @@ open are decided in docs/decisions/0024-memory-topics.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,8 +28,6 @@ from rocketstore.storage.queues.topic_kinds import TopicKind
 from rocketstore.storage.reading.pages import PageLimits, Pages, page_without_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from rocketstore.config import StoreConfig
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import QueueCounter, Record

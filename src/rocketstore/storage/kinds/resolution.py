@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from rocketstore.config import BrokerRole, StoreConfig, StoreSizes
@@ -11,8 +12,6 @@ from rocketstore.storage.queues.topic_file import TopicFile
 from rocketstore.storage.queues.topic_kinds import TopicKind, TopicKinds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.reading.pread_log import PreadLog

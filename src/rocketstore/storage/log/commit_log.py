@@ -13,6 +13,7 @@ B3.5, F3.1). `native.put` does all of this without the lock, for a plain put.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,8 +31,6 @@ from rocketstore.storage.statistics import SyncTimes
 from rocketstore.units import QueueKey, Window, monotonic_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
@@ -25,8 +26,6 @@ from rocketstore.storage.files.ahead import touch_for_syncs
 from rocketstore.storage.threads import ServiceThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocketstore.config import StoreConfig
     from rocketstore.storage.checkpoint import StoreCheckpoint
     from rocketstore.storage.files.mapped_file import MappedFile

@@ -5,8 +5,8 @@ A `RefusedMessageError` refuses what is wrong with one and has no status in 4.9.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rocketstore.errors import FormatError, RefusedMessageError
 from rocketstore.format.client_batch import decode_client_batch
@@ -30,9 +30,6 @@ from rocketstore.format.refusals import (
 from rocketstore.message import DEFAULT_HOST, INNER_BATCH, Message
 from rocketstore.native.log_end import Record
 from rocketstore.units import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class PreparedMessage:

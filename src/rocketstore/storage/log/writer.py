@@ -13,6 +13,7 @@ here.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -65,8 +66,6 @@ from rocketstore.storage.running_flags import STOPS_PUTS, RunningFlags
 from rocketstore.units import QueueKey, system_clock_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from rocketstore.storage.log.commit_log import CommitLog
     from rocketstore.storage.log.flush import CommitLogFlusher
     from rocketstore.storage.queues.topic_kinds import TopicKind

@@ -10,6 +10,7 @@ How derived: BatchConsumeQueue of 5.3.1 (spec F9, B16.1).
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -24,7 +25,6 @@ from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.files.whole_file import has_data
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from rocketstore.format.batch_queue_entry import BatchEntry

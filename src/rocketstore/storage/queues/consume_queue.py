@@ -12,6 +12,7 @@ How derived: ConsumeQueue of 4.9 (spec F6, B12, B16.1, B16.5) without K-C1 and K
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +33,6 @@ from rocketstore.scan.queue_search import CHUNK_BYTES, QueueSearch
 from rocketstore.units import QueueKey, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from rocketstore.format.queue_entry import EntryArray

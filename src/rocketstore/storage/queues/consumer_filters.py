@@ -15,6 +15,7 @@ ExpressionMessageFilter.isMatchedByConsumeQueue of 4.9 (spec F7).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from rocketstore.arguments import checked, explained
@@ -23,8 +24,6 @@ from rocketstore.format.properties import decode_properties
 from rocketstore.process import OfOneProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from rocketstore.format.queue_extension import ExtensionUnit
 
     Predicate: TypeAlias = Callable[[Mapping[str, str]], bool]

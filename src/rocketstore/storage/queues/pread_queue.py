@@ -14,6 +14,7 @@ How derived: ConsumeQueue.recover, correctMinOffset and getIndexBuffer of 4.9 (s
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
@@ -37,7 +38,6 @@ from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import Any
 

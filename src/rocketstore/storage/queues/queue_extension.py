@@ -15,6 +15,7 @@ ConsumeQueue.putMessagePositionInfoWrapper (spec F7, B12, B16.1, B17.3).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -33,7 +34,6 @@ from rocketstore.storage.queues.consumer_filters import ConsumerFilters
 from rocketstore.units import MiB, QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from rocketstore.config import StoreConfig

@@ -10,6 +10,7 @@ How derived: DefaultMessageStore.loadConsumeQueue, findConsumeQueue and recoverT
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,6 @@ from rocketstore.storage.queues.queue_mappings import QueueMappings
 from rocketstore.storage.queues.topic_kinds import TopicKinds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from rocketstore.native.row import Int64Array

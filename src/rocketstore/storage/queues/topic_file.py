@@ -9,6 +9,7 @@ How derived: TopicConfigManager.updateTopicConfig of 4.9 (spec F13).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,6 @@ from rocketstore.locks import Lock
 from rocketstore.storage.files.whole_file import KnownTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from rocketstore.storage.files.disk import Disk

@@ -15,6 +15,7 @@ lock, and only before its first message (`TopicsOfKind.create`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -27,7 +28,6 @@ from rocketstore.storage.files.whole_file import read_with_backup
 from rocketstore.storage.queues.topic_file import TOPIC_TABLE, decoded_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from rocketstore.format.known_ends import QueueEnds

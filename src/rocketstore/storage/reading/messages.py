@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.reading.reader import Reader
     from rocketstore.units import QueueKey

@@ -15,6 +15,7 @@ ExpressionMessageFilter of 4.9 (spec B13, F5), with K-O1 and K-C9 put right.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from rocketstore.errors import InvalidFilterError
@@ -28,8 +29,6 @@ from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import KiB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rocketstore.config import StoreConfig
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
     from rocketstore.storage.queues.pread_queue import PreadQueue

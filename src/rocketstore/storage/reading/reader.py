@@ -17,6 +17,7 @@ import contextlib
 import os
 import sys
 import weakref
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, islice
 from time import monotonic_ns
@@ -38,7 +39,6 @@ from rocketstore.storage.results import FIRST_IN_MEMORY, GetRawResult, GetResult
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from rocketstore.format.queue_extension import ExtensionUnit

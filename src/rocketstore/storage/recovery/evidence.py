@@ -13,6 +13,7 @@ name. ``repair/<time>`` is the time of the repair in UTC.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +24,6 @@ from rocketstore.storage.files.whole_file import has_data, nonzero_extent, repla
 from rocketstore.units import OS_PAGE_SIZE_BYTES, ByteRange, MiB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from rocketstore.storage.files.mapped_file import MappedFile

@@ -14,6 +14,7 @@ of 4.9 (spec B16.3, F11) without K-R6 and K-R8.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -31,8 +32,6 @@ from rocketstore.scan.scanner import ByteSource, ScanBatch, scan_window
 from rocketstore.storage.dispatch.entry_decisions import record_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from rocketstore.native.row import ByteArray
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue

@@ -12,6 +12,7 @@ kept in ``repair/<time>/``. Cost: two entries of each queue file, two items of e
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -30,8 +31,6 @@ from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.recovery.log_survey import store_time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from rocketstore.format.known_ends import KnownEnds, QueueEnds
     from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue

@@ -14,6 +14,7 @@ without K-R2, K-R5, K-C2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,6 @@ from rocketstore.rules.unbacked import may_be_record
 from rocketstore.storage.dispatch.entry_decisions import fits_record, record_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
     from rocketstore.format.queue_entry import EntryArray

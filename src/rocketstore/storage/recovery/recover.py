@@ -15,6 +15,7 @@ Cost: one pass over the part that is not known to be safe, two where records fol
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -45,7 +46,6 @@ from rocketstore.storage.recovery.recovery_compatible import compatible_end, com
 from rocketstore.units import ByteRange, MiB, QueueKey, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from rocketstore.format.known_ends import KnownEnds

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -27,8 +28,6 @@ from rocketstore.scan.columns import Column, StopReason, new_columns
 from rocketstore.storage.recovery.log_survey import LogBytes, read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rocketstore.config import StoreConfig
     from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.native.row import ByteArray, Int64Array
