@@ -84,7 +84,7 @@ class GivingBack:
         # As many queues as are read, and as the group wants; dead letters go to the first.
         count = min(group.retry_queue_nums, topic.read_queue_nums) if copy.topic == name else 1
         self._topics.for_group(copy.topic)
-        status = self._store.put(copy, random.randrange(max(count, 1))).status  # noqa: S311
-        if status is PutMessageStatus.PUT_OK:
+        result = self._store.put(copy, random.randrange(max(count, 1)))  # noqa: S311
+        if result.status is PutMessageStatus.PUT_OK:
             return reply()
-        return reply(ResponseCode.SYSTEM_ERROR, status.name)
+        raise Refused(ResponseCode.SYSTEM_ERROR, result.status.name, result.detail)

@@ -18,12 +18,11 @@ SEE: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
 
 class Refused(Exception):  # noqa: N818 - it becomes a reply
-    """A request that a check ended."""
+    """A request that a check ended, or the store; `why` is for the log: a remark is 4.9's."""
 
-    def __init__(self, code: int, remark: str) -> None:
+    def __init__(self, code: int, remark: str, why: str | None = None) -> None:
         super().__init__(remark)
-        self.code = code
-        self.remark = remark
+        self.code, self.remark, self.why = code, remark, why or remark
 
 
 def forbidden(what: str) -> Refused:
@@ -33,14 +32,14 @@ def forbidden(what: str) -> Refused:
 
 def refusal(refused: Refused, call: Call, fields: dict[str, str] | None = None) -> Command:
     """Return the reply to a request that a check ended, and log what was refused to whom."""
-    requests.note_refused(call, refused.remark)
+    requests.note_refused(call, refused.why)
     return reply(refused.code, refused.remark, fields=fields)
 
 
 def failure(error: BaseException, call: Call) -> Command:
     """Return what is answered where a handler raised: a store that takes nothing has its code."""
+    if isinstance(error, StoreClosedError | FlushFailedError):
+        error = Refused(BrokerAnswer.SERVICE_NOT_AVAILABLE, str(error))
     if isinstance(error, Refused):
         return refusal(error, call)
-    if isinstance(error, StoreClosedError | FlushFailedError):
-        return reply(BrokerAnswer.SERVICE_NOT_AVAILABLE, str(error))
     return requests.failure(error, call)

@@ -112,10 +112,10 @@ def retry_limit(group: SubscriptionGroup, wanted: int | None, call: Call) -> int
     return wanted if honours and wanted is not None else group.retry_max_times
 
 
-def not_stored(status: PutMessageStatus, store: MessageStore) -> Command:
-    """Return the reply to what a store did not take; it may name the longest body."""
-    code, remark = FAILURES[status]
-    return reply(code, remark.format(store.config.max_message_size))
+def not_stored(result: PutResult, store: MessageStore) -> Refused:
+    """Return the refusal of what a store did not take; it may name the longest body."""
+    code, remark = FAILURES[result.status]
+    return Refused(code, remark.format(store.config.max_message_size), result.detail)
 
 
 def _own_properties(text: bytes) -> tuple[bytes, bool]:
@@ -167,7 +167,7 @@ class Sending:
             # Compatible: a batch that is cut off is an exception in 4.9.
             is_cut = header.batch and isinstance(error.__cause__, FormatError)
             code = ResponseCode.SYSTEM_ERROR if is_cut else BrokerAnswer.MESSAGE_ILLEGAL
-            answer = reply(code, str(error))
+            answer = failure(Refused(code, str(error)), call)
         except (Refused, RocketStoreError) as error:
             answer = failure(error, call)
         if isinstance(answer, Later):
@@ -239,7 +239,7 @@ class Sending:
         def store(fault: str | None) -> Later:
             result = self._put_single(header, call, header.topic, queue_id, sys_flag, text)
             nowhere = {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0", **self._always}
-            fields = self._stored(queue_id, result).fields or nowhere
+            fields = self._stored(queue_id, result, call).fields or nowhere
             failed = fault and refusal(Refused(ResponseCode.SYSTEM_ERROR, fault), call, fields)
             return self._answer_late(call, failed or reply(fields=fields))
 
@@ -302,9 +302,9 @@ class Sending:
     ) -> Command | Later:
         """Return the reply to a put, now or when it is safe."""
         if not (waits and result.is_stored):
-            return self._stored(queue_id, result)
+            return self._stored(queue_id, result, call)
         self._loop.when_safe(
-            call, result, lambda safe: self._stored(queue_id, safe),
+            call, result, lambda safe: self._stored(queue_id, safe, call),
             lambda answer: self._answer_late(call, answer),
         )  # fmt: skip
         return LATER
@@ -314,11 +314,11 @@ class Sending:
         self._registration.then(lambda: call.answer(answer))
         return LATER
 
-    def _stored(self, queue_id: int, result: PutResult) -> Command:
+    def _stored(self, queue_id: int, result: PutResult, call: Call) -> Command:
         """Return the reply to a put."""
         code = _SUCCESS if result.status is _PUT_OK else STORED.get(result.status)
         if code is None:
-            return not_stored(result.status, self._store)
+            return refusal(not_stored(result, self._store), call)
         # Compatible: the queue of a delayed message is its own, the offset that in its level's.
         return reply(
             code,

@@ -106,7 +106,7 @@ class TransactionEnds:
         if (remark := _REMARKS.get(result.status)) is not None:
             raise Refused(ResponseCode.SYSTEM_ERROR, remark)
         if result.status is EndStatus.NOT_STORED and result.put is not None:
-            return not_stored(result.put.status, self._store)
+            raise not_stored(result.put, self._store)
         # Compatible: that of a rollback keeps its first remark.
         return reply(remark=None if is_commit else NOT_SET)
 

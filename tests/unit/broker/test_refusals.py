@@ -2,6 +2,7 @@
 
 import pytest
 
+from rocketstore.storage.running_flags import RunningFlag
 from support.broker_desk import SEND
 from support.said import capture_logs
 
@@ -41,3 +42,30 @@ def test_each_request_that_is_refused_is_logged_with_its_reason(desk, code, fiel
     assert (line["event"], line["code"]) == ("request.refused", code)
     assert line["peer"] == desk.peer.address
     assert line["reason"] == ("nobody serves this code" if told.code == 3 else told.remark)
+
+
+FULL = "97 % of the disk are used"
+
+
+@pytest.mark.parametrize("code", [310, 325, 36, 37])
+def test_what_the_store_does_not_take_is_logged_with_the_reason_that_4_9_does_not_tell(desk, code):
+    sent = desk.send("orders", properties="TRAN_MSG\1true\2PGROUP\1P")
+    assert sent.fields
+    offset = int(sent.fields["msgId"][16:], 16)
+    half = {**END, "commitLogOffset": offset, "commitOrRollback": 8}
+    back = {"offset": offset, "group": "g", "delayLevel": 0}
+    desk.store.running_flags.set(RunningFlag.DISK_FULL, FULL)
+    with capture_logs() as logs:
+        told = desk.answer(code, {310: SEND, 325: SEND, 36: back, 37: half}[code], b"x")
+    said = [one["reason"] for one in logs if one["event"] == "request.refused"]
+    assert FULL in said[0]
+    assert FULL not in str(told.remark)
+
+
+def test_batch_that_is_cut_off_and_store_that_is_closed_are_logged(desk):
+    with capture_logs() as logs:
+        told = [desk.answer(320, {**SEND, "m": True}, b"\0\0\0\x09x")]
+        desk.store.close()
+        told.append(desk.send("orders"))
+    assert [one.code for one in told] == [1, 14]
+    assert [one["reason"] for one in logs] == [one.remark for one in told]
