@@ -87,12 +87,14 @@ def test_puts_there_are_answered(begin, tmp_path):
 
 AT_THE_END = """
 import sys
-from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore import FlushDiskType, Message, MessageStore, StoreConfig
 
 class Program:
     def __init__(self):
         has_threads = sys.argv[2] == "True"
-        self.store = MessageStore.open(sys.argv[1], StoreConfig.small(), threads=has_threads)
+        mode = FlushDiskType[sys.argv[3]]
+        config = StoreConfig.small(flush_disk_type=mode, sync_flush_timeout=500)
+        self.store = MessageStore.open(sys.argv[1], config, threads=has_threads)
         self.message, self.me = Message(topic="t", body=b"x"), self
 
     def __del__(self):
@@ -109,8 +111,9 @@ program.store.wait_dispatched()
 
 
 @pytest.mark.parametrize("has_threads", [True, False])
-def test_a_close_as_python_ends_says_that_its_threads_are_gone(tmp_path, *, has_threads):
-    said = printed(AT_THE_END, tmp_path, str(has_threads))
+@pytest.mark.parametrize("mode", FlushDiskType)
+def test_a_close_as_python_ends_says_that_its_threads_are_gone(tmp_path, mode, *, has_threads):
+    said = printed(AT_THE_END, tmp_path, str(has_threads), mode.name)
     assert said.startswith(f"True {not has_threads}")
     assert ("its thread rocketstore-dispatch does not run any more" in said) == has_threads
     with MessageStore.open(tmp_path, StoreConfig.small(), threads=False) as store:

@@ -171,6 +171,11 @@ class ServiceThread:
         return self._thread is not None and self._thread.is_alive()
 
     @property
+    def is_gone(self) -> bool:
+        """Whether it was started and Python is ending: it never lets go of the locks it has."""
+        return self._thread is not None and sys.is_finalizing()
+
+    @property
     def is_current(self) -> bool:
         """Whether this is that thread."""
         return self._thread is threading.current_thread()
@@ -216,7 +221,7 @@ class ServiceThread:
 
     def refuse_itself(self) -> None:
         """Raise `StoreError` on that thread, as in a callback, or where no thread ends any more."""
-        if sys.is_finalizing() and self._thread is not None:
+        if self.is_gone:
             raise StoreError(
                 f"Python is ending, and its thread {self.name} does not run any more",
                 hint="close the store before, in a with block or by atexit.register(store.close); "

@@ -174,6 +174,8 @@ class CommitLogFlusher:
         deadline = time.monotonic() + timeout_s
         while not self.group.wait(offset, deadline - time.monotonic()):
             self.raise_failure()
+            if self.thread.is_gone:
+                return False
             if not self.thread.is_running:
                 self.flush()
             elif time.monotonic() >= deadline:
