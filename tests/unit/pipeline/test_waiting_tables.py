@@ -384,11 +384,16 @@ def test_a_copy_of_a_half_message_that_was_passed_by_stands_alone(broker, root):
 
 
 def test_a_copy_read_without_its_original_is_ended_by_what_ended_that(broker, root):
+    """Also where a message before that cannot be read."""
+    lost = broker.put("Real", b"x", {"a": "b"}, queue_id=2)
     broker.half("a")
     broker.commit(broker.placed)
     broker.half("a", TRANSACTION_CHECK_TIMES="1")
     write_offsets(root, CONSUMERS, {f"{HALF_TOPIC}@{GROUP}": {0: 1}})
-    assert checks_of(root) == by_the_service(broker.store, {(HALF_TOPIC, GROUP, 0): 1}) == {}
+    broker.store.flush()
+    overwrite(root, lost.physical_offset + 4, b"lost")
+    assert by_the_service(broker.store, {(HALF_TOPIC, GROUP, 0): 1}) == {}
+    assert checks_of(root, damage="skip") == {}
 
 
 def test_properties_that_are_no_numbers_are_passed_over(broker, root):
