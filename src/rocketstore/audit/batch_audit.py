@@ -8,6 +8,7 @@ How derived: BatchConsumeQueue of 5.3.1 (spec F9): one entry per record, in the 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rocketstore.scan.batch_search import stored_entries
@@ -18,8 +19,6 @@ from rocketstore.verification.batch_rules import batch_queue_findings
 from rocketstore.verification.file_rules import queue_file_findings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rocketstore.rules.findings import Finding, LastWriter
     from rocketstore.scan.batch_search import BatchEntryArray
     from rocketstore.storage.layout import StoreLayout

@@ -14,6 +14,7 @@ passes over the log before, two after, and the one of recovery.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -61,8 +62,6 @@ from rocketstore.verification.batch_rules import UNREACHABLE
 from rocketstore.verification.small_files import checkpoint_findings, small_file_findings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rocketstore.audit.repair_plan import QueuePlan, RepairPlan
     from rocketstore.rules.log_rules import LogView
     from rocketstore.storage.files.pread_files import ReadLogFile

@@ -13,6 +13,7 @@ How derived: CommitLog.recoverNormally, DefaultMessageStore.getMessage of 4.9 (s
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -29,7 +30,6 @@ from rocketstore.verification.batch_rules import UNREACHABLE
 from rocketstore.verification.queue_findings import usual_extension_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from rocketstore.audit.store_audit import AuditedQueue, StoreAudit

@@ -14,6 +14,7 @@ import functools
 import operator
 import os
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,6 @@ from rocketstore.verification.queue_findings import extension_findings, queue_fi
 from rocketstore.verification.queue_rules import QueuePart, QueueView, entries_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import numpy.typing as npt

@@ -9,6 +9,7 @@ topics names a kind that is not known.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +33,6 @@ from rocketstore.verification.small_files import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from rocketstore.rules.table_files import Content

@@ -8,6 +8,7 @@ because a damaged store may hold numbers that no calendar has.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,8 +22,6 @@ from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     import numpy.typing as npt
 
     from rocketstore.native.row import Int64Array

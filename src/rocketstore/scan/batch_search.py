@@ -10,6 +10,7 @@ How derived: BatchConsumeQueue.getBatchMsgIndexBuffer and correctMinOffset of 5.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -23,8 +24,6 @@ from rocketstore.format.batch_queue_entry import (
 from rocketstore.format.queue_entry import QueueEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     import numpy.typing as npt
 
     BatchEntryArray: TypeAlias = npt.NDArray[np.void]

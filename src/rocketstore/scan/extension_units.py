@@ -9,6 +9,7 @@ which asks for one unit at a time (spec F7, B13).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -31,8 +32,6 @@ from rocketstore.format.queue_extension import (
 from rocketstore.units import MiB, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from rocketstore.native.row import Int64Array
     from rocketstore.scan.queue_search import Files
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -29,8 +30,6 @@ from rocketstore.format.queue_entry import (
 from rocketstore.units import KiB, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.native.row import Int64Array
 

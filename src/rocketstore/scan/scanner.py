@@ -15,6 +15,7 @@ search over each damage; the window in memory, or one record that is longer.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
@@ -27,7 +28,6 @@ from rocketstore.units import ByteRange, KiB, MiB
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Iterator
 
     from rocketstore.native.row import ByteArray, Int64Array
 

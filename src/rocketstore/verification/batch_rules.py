@@ -5,6 +5,7 @@ Positions have no meaning there, so a queue is compared as a whole.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -15,8 +16,6 @@ from rocketstore.rules.findings import Finding, LastWriter, finding
 from rocketstore.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rocketstore.scan.batch_search import BatchEntryArray
     from rocketstore.units import QueueKey
 

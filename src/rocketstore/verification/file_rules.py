@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.format.file_name import parse_file_name
@@ -10,8 +11,6 @@ from rocketstore.rules.findings import DANGLING_HINT, Finding, Severity, finding
 from rocketstore.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from rocketstore.units import QueueKey
 
 _LOOKED_AT_BYTES: Final = 256

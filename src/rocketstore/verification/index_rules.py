@@ -9,6 +9,7 @@ How derived: IndexFile and IndexService of 4.9 (spec F10, B15). Java's own index
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -32,8 +33,6 @@ from rocketstore.scan import kernels
 from rocketstore.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     import numpy.typing as npt
 
     from rocketstore.native.row import ByteArray, Int64Array

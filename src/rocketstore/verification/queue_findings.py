@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,8 +15,6 @@ from rocketstore.rules.unbacked import Unbacked, UnbackedKind
 from rocketstore.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from rocketstore.verification.queue_rules import QueueView
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,8 +31,6 @@ from rocketstore.scan import kernels
 from rocketstore.scan.queue_search import Files, padded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.native.row import BoolArray, Int64Array
     from rocketstore.rules.expectation import ExpectedEntries

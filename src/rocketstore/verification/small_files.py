@@ -4,9 +4,8 @@ A consumer whose offset is past a queue's end waits for messages that may never 
 offset is before its beginning has lost some.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -32,9 +31,6 @@ from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.rules.limits import MOST_QUEUES
 from rocketstore.rules.table_files import MISSING, TABLES, Content, decoded, table_of
 from rocketstore.units import QueueKey
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _PLACES: Final = (ABORT_FILE_NAME, KNOWN_ENDS_FILE_NAME, LOG_DIRECTORIES_FILE_NAME)
 """Where an opening reads or makes a file, and nothing else may be. Nobody reads ``lock``: the
