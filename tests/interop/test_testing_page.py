@@ -72,9 +72,11 @@ def test_suite_that_looks_into_the_store(run_pytest):
 def test_suite_of_java(run):
     require_java(jars)
     places = f"classes:{jars()}"
-    run(java_tool("javac"), "-d", "classes", "-cp", jars(), "OrdersTest.java")
+    quick = SHORT_LIVED_JVM.split()
+    compiler = [f"-J{option}" for option in quick]
+    run(java_tool("javac"), *compiler, "-d", "classes", "-cp", jars(), "OrdersTest.java")
     launcher = ["-cp", places, "org.junit.platform.console.ConsoleLauncher"]
-    options = [*SHORT_LIVED_JVM.split(), *launcher, "--scan-classpath", "classes"]
+    options = [*quick, *launcher, "--scan-classpath", "classes"]
     assert "1 tests successful" in run(java_tool("java"), *options)
 
 

@@ -82,7 +82,8 @@ def _compiled(project: Path, source: Path, jars: str) -> Path:
         if jar.exists() and jar.stat().st_mtime > newest:
             return jar
         jar.with_suffix(".jsa").unlink(missing_ok=True)
-        compiler = [java_tool("java"), "-m", "jdk.compiler/com.sun.tools.javac.Main", "-nowarn"]
+        java = [java_tool("java"), *SHORT_LIVED_JVM.split()]
+        compiler = [*java, "-m", "jdk.compiler/com.sun.tools.javac.Main", "-nowarn"]
         done = subprocess.run(
             [*compiler, "-encoding", "utf-8", "-cp", jars, "-d", classes, str(source), str(LINES)],
             check=False, timeout=START_S, capture_output=True, text=True,

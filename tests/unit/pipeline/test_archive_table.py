@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import duckdb
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -643,6 +642,8 @@ def test_an_earlier_version_is_read_with_its_own_runs(tmp_path, store):
 
 
 def test_others_read_the_archive_without_this_package(tmp_path, store):
+    import polars as pl  # noqa: PLC0415 - heavy: all workers collect, one of them runs this
+
     archived(store, tmp_path / "a", stretch=9000)
     location = str(tmp_path / "a/messages")
     expected = sorted(
