@@ -152,13 +152,9 @@ class StoreSizes(NamedTuple):
 
     def fill_in(self, config: StoreConfig) -> StoreConfig:
         """Return the settings of a store with these sizes: nothing is left to be learnt."""
-        return msgspec.structs.replace(
-            config,
-            mapped_file_size_commit_log=self.commit_log_file_bytes,
-            mapped_file_size_consume_queue=self.consume_queue_file_bytes,
-            max_hash_slot_num=self.hash_slot_count,
-            max_index_num=self.index_item_count,
-        )
+        sizes = dict(zip(SMALL_SIZES, self, strict=True))
+        is_full = all(getattr(config, name) == size for name, size in sizes.items())
+        return config if is_full else msgspec.structs.replace(config, **sizes)
 
 
 SMALL: Final = StoreSizes(*SMALL_SIZES.values())

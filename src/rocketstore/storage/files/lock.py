@@ -137,7 +137,7 @@ class StoreLock:
         for named in directories:
             directory, status = named, status_of(named, follows=False)
             is_link = status is not None and stat.S_ISLNK(status.st_mode)
-            if is_link or named.parent != root:  # only such a one may lie elsewhere
+            if is_link or root not in (named, named.parent):  # only such a one may lie elsewhere
                 directory = real_path(named)
                 if not directory.is_relative_to(real_path(root)):
                     for other in (directory, directory.parent):  # a broker of 4.9 locks its root
