@@ -31,7 +31,8 @@ def show_body(row: dict[str, Any], form: BodyForm | None, output: Output) -> dic
     if form not in ("hex", "base64"):
         text = _text(raw, row)
     if output == "table":
-        row["body"] = _for_people(raw, text, row["body"] if form == "base64" else None)
+        shown = row["body"] if form == "base64" else text
+        row["body"] = f"0x{raw.hex()}" if shown is None and raw else shown or ""
     else:
         row["body"], row["bodyEncoding"] = _encoded(raw, text, row["body"], form)
     return row
@@ -44,14 +45,6 @@ def _text(raw: bytes, row: dict[str, Any]) -> str | None:
     except (FormatError, UnicodeDecodeError):
         return None
     return None if _NOT_TEXT.search(text) else text
-
-
-def _for_people(raw: bytes, text: str | None, base64_text: str | None) -> str:
-    if base64_text is not None:
-        return base64_text
-    if text is not None:
-        return text
-    return f"0x{raw.hex()}" if raw else ""
 
 
 def _encoded(

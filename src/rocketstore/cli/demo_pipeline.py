@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,17 +47,7 @@ def run_pipeline(store: Path, scratch: Path) -> int:
 
 
 def run_jobs(spark: Any, store: Path, scratch: Path) -> int:
-    """Audit, archive, restore, rebuild, query and report; return the exit code.
-
-    Parameters
-    ----------
-    spark
-        A session.
-    store
-        The store of the flights, which is read only.
-    scratch
-        Directory for everything that is made.
-    """
+    """Audit, archive, restore, rebuild, query and report, below `scratch`; return the exit code."""
     status = _audit(spark, store, scratch)
     _archive_and_restore(spark, store, scratch)
     _rebuild(spark, store, scratch)
@@ -175,13 +166,10 @@ def _size_bytes(directory: Path) -> int:
 
 def _compare(first: Path, second: Path, part: str) -> int:
     """Return how many files of two stores are the same; raise where one is not."""
-    names = [_files_below(root / part) for root in (first, second)]
-    for name in sorted(names[0] | names[1]):
-        paths = [root / part / name for root in (first, second)]
-        if name not in names[0] & names[1] or paths[0].read_bytes() != paths[1].read_bytes():
-            raise StoreError(f"{paths[1]} is not what {paths[0]} is")
-    return len(names[0])
-
-
-def _files_below(directory: Path) -> set[Path]:
-    return {path.relative_to(directory) for path in directory.rglob("*") if path.is_file()}
+    roots = first / part, second / part
+    found = ((root, path) for root in roots for path in root.rglob("*") if path.is_file())
+    names = {path.relative_to(root) for root, path in found}
+    _, different, absent = filecmp.cmpfiles(*roots, names, shallow=False)
+    for name in sorted(map(str, different + absent)):
+        raise StoreError(f"{roots[1] / name} is not what {roots[0] / name} is")
+    return len(names)

@@ -37,13 +37,7 @@ class ImportTarget(NamedTuple):
 
 
 def compile_key_pattern(pattern: str | None) -> re.Pattern[str] | None:
-    """Return the compiled pattern.
-
-    Raises
-    ------
-    ConfigError
-        It is not a regular expression.
-    """
+    """Return the compiled pattern; `ConfigError` where it is not a regular expression."""
     if pattern is None:
         return None
     try:
@@ -76,25 +70,10 @@ def import_lines(
     *,
     name: str,
 ) -> int:
-    """Put every line, in order, and return how many there were.
+    """Put every line, which ends in LF or CR LF, in order, and return how many there were.
 
-    Parameters
-    ----------
-    store
-        Where to.
-    lines
-        With their line ends, LF or CR LF.
-    target
-        What the messages carry.
-    advance
-        Called with the bytes of the lines that were put.
-    name
-        Of the file, for errors.
-
-    Raises
-    ------
-    RefusedMessageError
-        The store refused a line; the lines before it are stored.
+    `advance` is called with the bytes of lines that were put. Where the store refuses one, the
+    `RefusedMessageError` has the `name` of its file, and the lines before it are stored.
     """
     count = 0
     for batch in _batches(lines):
@@ -148,13 +127,7 @@ def _refused(name: str, number: int, reason: str) -> RefusedMessageError:
 
 
 def check_input(path: Path) -> None:
-    """Refuse what is not a file of lines, before a store is made for it; a pipe is allowed.
-
-    Raises
-    ------
-    OSError
-        There is no such file, or it is a directory.
-    """
+    """Refuse what is not a file of lines, before a store is made for it; a pipe is allowed."""
     if str(path) == STANDARD_INPUT:
         return
     if path.is_dir():

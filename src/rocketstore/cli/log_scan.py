@@ -45,17 +45,8 @@ def log_files_of(root: Path, config: StoreConfig) -> tuple[StoreLayout, PreadFil
 class LogScan:
     """One pass over a CommitLog that another process may be writing.
 
-    Parameters
-    ----------
-    root
-        Directory of the store.
-    begin, end
-        Physical offsets; what starts before `begin` or at or after `end` is left out.
-
-    Attributes
-    ----------
-    damaged_bytes
-        Bytes of damage met so far.
+    What starts before `begin` or at or after `end`, physical offsets, is left out. `damaged_bytes`
+    were met so far.
     """
 
     def __init__(self, root: Path, config: StoreConfig, begin: int | None, end: int | None) -> None:

@@ -100,20 +100,10 @@ _EARLIEST_MS: Final = 10**11
 
 
 def parse_time(text: str, now_ms: int | None = None) -> int:
-    """Return milliseconds since 1970.
+    """Return milliseconds since 1970; `ConfigError` where a text is no time.
 
-    Parameters
-    ----------
-    text
-        Milliseconds since 1970; a date or time of ISO 8601, in the zone of this machine if it names
-        none; or how long ago: ``-90s``, ``-2h``, ``-7d``.
-    now_ms
-        What "ago" counts from; None takes the clock.
-
-    Raises
-    ------
-    ConfigError
-        It is not one of them.
+    It is milliseconds since 1970; a date or time of ISO 8601, in the zone of this machine if it
+    names none; or how long before now: ``-90s``, ``-2h``, ``-7d``.
     """
     ago = _AGO.fullmatch(text)
     if ago is not None:
@@ -168,13 +158,7 @@ AsOfOption = Annotated[
 
 
 def must_exist(directory: Path | str, *, hint: str | None = None) -> None:
-    """Refuse a missing directory before anything else is done; a URI is not checked.
-
-    Raises
-    ------
-    StoreError
-        It is not there.
-    """
+    """Refuse a missing directory before anything else is done; a URI is not checked."""
     is_there = Path(directory).exists()
     if isinstance(directory, str):
         from rocketstore.places.location import is_remote, local_path
@@ -205,15 +189,7 @@ class StoreSettings:
     ] = field(default_factory=list)
 
     def load(self, store: Path | str | None = None) -> StoreConfig:
-        """Return the checked settings; a given store has to exist, unless it is a URI.
-
-        Raises
-        ------
-        ConfigError
-            See `rocketstore.config.load_config`.
-        StoreError
-            There is no `store`.
-        """
+        """Return the checked settings; a given store has to exist, unless it is a URI."""
         config = self.load_with_origins().config
         if store is not None:
             must_exist(store, hint="name the one that holds commitlog, consumequeue and index")

@@ -50,18 +50,10 @@ def print_rows(
     columns: Sequence[str],
     notes: Sequence[str] = (),
 ) -> int:
-    """Print rows in the order they come and return how many there were.
+    """Print rows, JSON-ready, in the order they come and return how many there were.
 
-    Parameters
-    ----------
-    rows
-        One dict per row, JSON-ready, with field names in camelCase.
-    output
-        ``jsonl`` streams; ``json`` is one array; ``table`` shows only `columns`.
-    columns
-        Keys a table shows, in order.
-    notes
-        Keys of sentences, each printed on a line of its own below its row.
+    A table shows only `columns`, in order, and below each row the sentences of the keys `notes`, on
+    lines of their own.
     """
     if output == "jsonl":
         return _print_lines(rows)

@@ -16,16 +16,9 @@ if TYPE_CHECKING:
 def progress(
     task: str, *, total: int | None, unit: str = "bytes"
 ) -> Iterator[Callable[[int], None]]:
-    """Show how far `task` is; yields a function to call with the amount done since its last call.
+    """Show how far `task`, a verb phrase, is; yields what to call with the amount done since then.
 
-    Parameters
-    ----------
-    task
-        What is being done, as a verb phrase.
-    total
-        The total, in `unit`; None when it is not known.
-    unit
-        ``bytes``, shown as MB/s; or a plural noun, shown as a count per second.
+    A rate is shown as MB/s, or as a count per second of another `unit`, a plural noun.
     """
     if not sys.stderr.isatty():
         yield lambda _advance: None

@@ -79,13 +79,7 @@ class StoreConfig(_Options, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, config: StoreConfig | None) -> StoreConfig:
-        """Return the settings that a call was given, the defaults for None.
-
-        Raises
-        ------
-        ConfigError
-            They are something else, a `dict` for instance.
-        """
+        """Return the settings that a call was given, the defaults for None; else `ConfigError`."""
         found = cls() if config is None else config
         if not isinstance(found, StoreConfig):
             raise ConfigError(

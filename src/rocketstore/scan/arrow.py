@@ -195,13 +195,6 @@ def _text(array: Any) -> Any:
         return _each_distinct(array, lambda value: value.decode("utf-8", "replace"))
 
 
-def text_slices(
-    columns: RecordColumns, at: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], name: str
-) -> Any:
-    """Return slices of the scanned buffer as strings; see `binary_slices`."""
-    return _text(binary_slices(columns, at, sizes, name))
-
-
 def property_maps(columns: RecordColumns) -> Any:
     """Return the properties of each record as a map, by the rule of ``decode_properties``."""
     count = len(columns)
@@ -214,8 +207,10 @@ def property_maps(columns: RecordColumns) -> Any:
     )
     offsets = np.zeros(count + 1, dtype=np.int32)
     offsets[1:] = ends
-    names = text_slices(columns, parts[:found, 0], parts[:found, 1], "properties")
-    values = text_slices(columns, parts[:found, 2], parts[:found, 3], "properties")
+    names, values = (
+        _text(binary_slices(columns, parts[:found, at], parts[:found, at + 1], "properties"))
+        for at in (0, 2)
+    )
     maps = pa.MapArray.from_arrays(offsets, names, values)
     if may_repeat:
         # The later value wins at the earlier place, as in a `dict`.

@@ -59,20 +59,12 @@ EXPLAINED: Final = {
 class QueuePart(NamedTuple):
     """What some records of one queue, in log order from `start` on, say about it.
 
-    Attributes
-    ----------
-    first, last
-        Smallest and largest queue offset of an agreeing record; (0, -1) without one.
-    explained
-        Entries that are not what dispatch would write today, for each reason of `EXPLAINED`.
-    backed
-        Runs of queue offsets whose entry agrees with a record, extra queues included.
-    missing
-        Runs of records without their entry, in log order; see `MISSING_COLUMNS`.
-    stated
-        Runs of the queue offsets of all records in log order, extra queues excepted.
-    dispatched_to
-        Physical offset of the last record whose entry agrees; -1 without one.
+    The queue offsets of agreeing records are from `first` to `last`, (0, -1) without one, and
+    `dispatched_to` is the physical offset of the last of them, else -1. `explained` counts entries
+    that are not what dispatch would write today, for each reason of `EXPLAINED`. Runs of queue
+    offsets are `backed` by an entry that agrees, extra queues included; `missing` are those of
+    records without their entry (`MISSING_COLUMNS`), `stated` those of all records, extra queues
+    excepted, both in log order.
     """
 
     start: int
@@ -197,27 +189,15 @@ class QueueView:
     """A queue as its files and the records of the log show it.
 
     Its `files` should have `file_size` bytes each; where no file or byte is, entries are zeros.
-    `data_stop` returns the position after which one of them is known to have only zeros.
+    `data_stop` returns the position after which one of them is known to have only zeros. On disk it
+    is from the queue offset `first_offset` to `end`, after the last entry that is not zeros.
 
-    Attributes
-    ----------
-    first_offset, end
-        Queue offset of the first place on disk, and one past the last entry that is not zeros.
-    backed
-        Queue offsets whose entry agrees with an intact record.
-    missing
-        Queue offsets of records whose entry is absent or says something else, `backed` ones
-        included: two records may claim one place.
-    impossible
-        Records whose number cannot be, with their physical offsets, in log order.
-    missing_at
-        Physical offset of the first record of each run of missing entries, by its queue offset.
-    dispatched_to
-        Physical offset of the last record whose entry agrees; -1 without one.
-    unbacked
-        Entries without an intact record.
-    is_own
-        Whether records name it as their own queue, not only as an extra one.
+    `backed` are queue offsets whose entry agrees with an intact record, `missing` those of records
+    whose entry is absent or says something else, `backed` ones included: two records may claim one
+    place. `missing_at` is the physical offset of the first record of each run of these,
+    `dispatched_to` that of the last record whose entry agrees, else -1. `impossible` are records
+    whose number cannot be, with their physical offsets, `unbacked` entries without an intact
+    record. Records name a queue that `is_own` as their own, not only as an extra one.
     """
 
     def __init__(
