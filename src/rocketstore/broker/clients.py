@@ -59,16 +59,9 @@ class Subscription(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ConsumerGroup:
-    """A group of consumers that are connected.
+    """A group of consumers that are connected; how they consume, the last heartbeat said.
 
-    Attributes
-    ----------
-    consume_type, message_model, consume_from
-        As the last heartbeat said.
-    subscriptions
-        By topic.
-    told_ids
-        The reply to each client that asks who else there is; empty once one came or went.
+    `told_ids` is the reply to each client that asks who else there is; empty once one came or went.
     """
 
     def __init__(self) -> None:

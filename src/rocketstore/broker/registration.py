@@ -46,13 +46,7 @@ _log: Final = get_logger(__name__)
 
 
 class Registration:
-    """Keeps name servers informed.
-
-    Attributes
-    ----------
-    wanted
-        Counts what they are to be told of: the start, and each change.
-    """
+    """Keeps name servers informed; `wanted` counts of what: the start, and each change."""
 
     def __init__(
         self, settings: BrokerSettings, topics: TopicSettings, client: RemotingClient,

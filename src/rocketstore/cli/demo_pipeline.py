@@ -74,7 +74,7 @@ def _archive_and_restore(spark: Any, store: Path, scratch: Path) -> None:
     archive, restored = scratch / "archive", scratch / "restored"
     with _timed("archived") as say:
         kept = pipeline.archive(spark, store, archive)
-        size = _size_bytes(archive)
+        size = sum(path.stat().st_size for path in archive.rglob("*") if path.is_file())
         say(
             f"{kept.records:,} records ({kept.record_bytes / 1e6:.0f} MB) as a Delta table "
             f"by day: {size / 1e6:.0f} MB",
@@ -158,10 +158,6 @@ def _timed(what: str) -> Iterator[Callable[[str, Path | None], None]]:
         print(f"{what:<10} {text} ({seconds:.1f} s)")
         if where is not None:
             print(f"           {where}")
-
-
-def _size_bytes(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 def _compare(first: Path, second: Path, part: str) -> int:

@@ -50,5 +50,5 @@ def rebuild(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> i
     from rocketstore.audit.repair import rebuild_store
     from rocketstore.cli.findings import print_repair
 
-    config = options.load(store)
-    return print_repair(rebuild_store(store, config, what="index"), options.output)
+    report = rebuild_store(store, options.load(store), what="index")
+    return print_repair(report, options.output)

@@ -291,11 +291,9 @@ def restore(
         )
     whole = "as they were archived" if not result.missing_bytes else "with gaps"
     what = whole if not topic and begin is None and end is None else "a new log of the selection"
-    made = (
-        "the log alone"
-        if result.queues is None
-        else f"{counted(result.queues, 'queue')} made from it"
-    )
+    made = "the log alone"
+    if result.queues is not None:
+        made = f"{counted(result.queues, 'queue')} made from it"
     print(
         f"{counted(result.records, 'record')} of broker {result.broker}, "
         f"version {result.version}, in {counted(result.file_count, 'CommitLog file')} of "

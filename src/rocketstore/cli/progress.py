@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rich.progress import Progress, ProgressColumn
+    from rich.progress import ProgressColumn
 
 
 @contextmanager
@@ -31,7 +31,9 @@ def progress(
         handle = shown.add_task(task, total=total, rate="-")
 
         def advance(amount: int) -> None:
-            shown.update(handle, advance=amount, rate=_rate(shown))
+            speed = shown.tasks[0].speed
+            rate = "-" if speed is None else f"{speed:,.0f}"
+            shown.update(handle, advance=amount, rate=rate)
 
         yield advance
 
@@ -53,8 +55,3 @@ def _columns(unit: str) -> tuple[ProgressColumn, ...]:
         rate = TextColumn("{task.fields[rate]} " + unit + "/s")
         counts = (MofNCompleteColumn(), rate)
     return (*begin, TaskProgressColumn(), *counts, TimeRemainingColumn())
-
-
-def _rate(shown: Progress) -> str:
-    speed = shown.tasks[0].speed
-    return "-" if speed is None else f"{speed:,.0f}"

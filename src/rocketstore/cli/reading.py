@@ -20,12 +20,7 @@ def queues_of(
 ) -> list[QueueKey]:
     """Return the queues of a topic, or the requested one.
 
-    If there is none, `output` gets an empty answer.
-
-    Raises
-    ------
-    NotFoundError
-        The store has no such topic, or the topic no such queue.
+    If there is none, `output` gets an empty answer, and a `NotFoundError` says so.
     """
     say_cut_short(reader, topic)
     of_topic = reader.queues(topic)

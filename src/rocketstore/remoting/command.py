@@ -31,20 +31,11 @@ class HeaderKind(enum.IntEnum):
 class Command(msgspec.Struct):
     """One request or reply.
 
-    Attributes
-    ----------
-    opaque
-        The requester's number; a reply has that of its request.
-    flag
-        `RESPONSE` and `ONEWAY`.
-    fields
-        The custom header, texts by name (``extFields``). None is not the same as no text: 4.9
-        writes ``{}`` for a header without values.
-    language
-        Of who says it; None where that is not known.
-    header
-        The custom header as typed values, of a request that a `frame.Shortcut` has read; it has no
-        `fields` then.
+    `opaque` is the requester's number, which the reply has too; `flag` has the bits `RESPONSE` and
+    `ONEWAY`, `language` is of who says it, None where that is not known. `fields` are the custom
+    header, texts by name (``extFields``). None is not the same as no text: 4.9 writes ``{}`` for a
+    header without values. Of a request that a `frame.Shortcut` has read, `header` has them as typed
+    values, and there are no `fields`.
     """
 
     code: int

@@ -57,12 +57,9 @@ _write: Final = msgspec.json.Encoder().encode
 def decode(header: bytes) -> Command:
     """Return the command of a JSON header.
 
-    Raises
-    ------
-    FieldRangeError
-        A field of the protocol has another type, or a number that Java's ``int`` cannot hold.
-    FormatError
-        It is no JSON object, is nested too deep for Python's stack, or a text of it is no UTF-8.
+    `FieldRangeError`: a field of the protocol has another type, or a number that Java's ``int``
+    cannot hold. `FormatError`: it is no JSON object, is nested too deep for Python's stack, or a
+    text of it is no UTF-8.
     """
     try:
         try:
