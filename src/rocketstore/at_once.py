@@ -1,15 +1,11 @@
 """What waits for the disk many times does so at once (decision 0002)."""
 
-from __future__ import annotations
-
 import _thread
 import contextlib
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Generic, TypeVar
 
 AT_ONCE: Final = 16
 """How many waits for the disk go on at once: a disk flushes its cache once for all that ask

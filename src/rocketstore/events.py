@@ -4,13 +4,9 @@ Law: nothing global is configured. The host switches these lines off, formats an
 does with any library's: ``logging.getLogger("rocketstore")``. Unless it does, nothing is printed.
 """
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+from collections.abc import MutableMapping
+from typing import Any, Final
 
 ROOT: Final = logging.getLogger("rocketstore")
 ROOT.addHandler(logging.NullHandler())

@@ -5,17 +5,13 @@ lock will do. 3.14 does, and what a handler raises there passes by ``__exit__``.
 ``acquire`` every version runs them, before the ``try`` that would let go.
 """
 
-from __future__ import annotations
-
 import _thread
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from rocketstore.errors import StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _RLock: Any = _thread.RLock
 

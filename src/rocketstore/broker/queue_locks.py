@@ -7,10 +7,9 @@ and there are never more than `MOST_LOCKS`, whatever groups a client makes up; i
 How derived: RebalanceLockManager and AdminBrokerProcessor.lockBatchMQ of 4.9.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -19,9 +18,6 @@ from rocketstore.format.metadata_json import decode_body, encode_body
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header
 from rocketstore.remoting.requests import Call, Row
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LOCK_LIFE_MS: Final = 60_000
 """rocketmq.broker.rebalance.lockMaxLiveTime; clients lock again every 20 s."""

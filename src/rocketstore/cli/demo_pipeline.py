@@ -1,18 +1,14 @@
 """The demo's second half: the imported flights through every job of the pipeline, on Spark."""
 
-from __future__ import annotations
-
 import filecmp
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocketstore import pipeline
 from rocketstore.errors import StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PLANES: Final = """
 SELECT tags, topic, count(*) AS flights, sum(octet_length(body)) / 1e6 AS megabytes

@@ -1,15 +1,11 @@
 """Options whose text has a grammar of its own."""
 
-from __future__ import annotations
-
 import functools
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from rocketstore.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _HOUR: Final = re.compile(r"[01]?[0-9]|2[0-3]")
 _DELAY: Final = re.compile(r"([0-9]{1,12})([smhd])")

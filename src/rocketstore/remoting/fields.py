@@ -9,20 +9,16 @@ fails where it is used first; here it is an error that names the field.
 How derived: RemotingCommand.decodeCommandCustomHeader and makeCustomHeaderToNet of 4.9.8.
 """
 
-from __future__ import annotations
-
 import functools
 import re
+from collections.abc import Mapping
 from itertools import repeat
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from rocketstore.errors import FieldRangeError
 from rocketstore.remoting.json_header import Int32
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["Header", "Int32", "Int64", "decode_fields", "encode_fields", "field_rows"]
 

@@ -6,27 +6,23 @@ boot and namespace in which these mean something. Where these are not valid here
 Law: files that a running job or the next write needs are not removed. See docs/decisions/0039.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import shutil
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from glob import escape
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psutil
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.environment import is_worker
 from rocketstore.places.location import is_remote, local_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 OWNER: Final = ".owner"
 UNTOUCHED_H: Final = 24
