@@ -6,10 +6,9 @@ case of the keys.
 Source: BrokerConfig, NettyServerConfig and MixAll of 4.9.8.
 """
 
-from __future__ import annotations
-
 import socket
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Self
 
 import msgspec
 
@@ -20,9 +19,6 @@ from rocketstore.config.sources import parse_value, store_host
 from rocketstore.errors import ConfigError, InvalidNameError
 from rocketstore.format.host import address_text
 from rocketstore.format.refusals import check_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _Port = Annotated[int, Option(low=0, high=65_535)]
 _Time = Annotated[int, Option("ms", 1)]
@@ -125,7 +121,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
         """What records say of where they were stored: the address, of a name its number."""
         return store_host(self.broker_ip1, self.listen_port)
 
-    def in_role(self, role: BrokerRole) -> BrokerSettings:
+    def in_role(self, role: BrokerRole) -> Self:
         """Return the settings of a master, whose id is 0, or of a slave; as BrokerStartup has it.
 
         Raises `ConfigError` where a slave's id is not above 0.
@@ -142,7 +138,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
         return [one.strip() for one in self.namesrv_addr.split(";") if one.strip()]
 
     @classmethod
-    def of(cls, properties: Mapping[str, str]) -> BrokerSettings:
+    def of(cls, properties: Mapping[str, str]) -> Self:
         """Return the settings of a ``broker.conf``; keys of others are not looked at.
 
         Raises

@@ -130,13 +130,11 @@ def scan(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> None
 
 @contextmanager
 def _temporary_store(directory: Path | None, settings: StoreSettings) -> Iterator[BaseStore]:
-    from rocketstore.cli.writing import open_for_writing
-
     if directory is not None:
         must_exist(directory)
     root = Path(tempfile.mkdtemp(prefix="rocketstore-bench-", dir=directory))
     try:
-        with open_for_writing(root, settings) as store:
+        with settings.open_for_writing(root) as store:
             yield store
     finally:
         shutil.rmtree(root, ignore_errors=True)

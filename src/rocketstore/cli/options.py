@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.config.sources import LoadedConfig
     from rocketstore.storage.read_only import ReadOnlyStore
+    from rocketstore.storage.store import BaseStore
 
 Output = Literal["table", "json", "jsonl"]
 """How results are printed: a table for people, a JSON array or JSON lines for programs."""
@@ -200,6 +201,24 @@ class StoreSettings:
         from rocketstore.storage.read_only import ReadOnlyStore
 
         return ReadOnlyStore.open(store, self.load(store))
+
+    def open_for_writing(self, store: Path) -> BaseStore:
+        """Open a store to put into, alone and without services; make it where there is none.
+
+        Law: a command that writes opens its store so; only ``serve`` and the demo run services. It
+        delivers no delayed message, listens at no port, scrubs nothing, and deletes no expired
+        file, whatever the settings say that it shares with a broker.
+        """
+        import msgspec
+
+        from rocketstore.config import BrokerRole
+        from rocketstore.storage.store import BaseStore
+
+        config = msgspec.structs.replace(self.load(), retention=False)
+        if config.broker_role is BrokerRole.SYNC_MASTER:
+            # No slave is connected now: each gets the messages when the store is served again.
+            config = msgspec.structs.replace(config, broker_role=BrokerRole.ASYNC_MASTER)
+        return BaseStore.open(store, config)
 
     def load_with_origins(self, others: Collection[str] = ()) -> LoadedConfig:
         """Return the settings and the source of each; warnings go to stderr.

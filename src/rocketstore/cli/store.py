@@ -232,7 +232,6 @@ def import_(
         import_lines,
         open_input,
     )
-    from rocketstore.cli.writing import open_for_writing
     from rocketstore.format.refusals import check_queue_id, check_topic
 
     target = ImportTarget(
@@ -246,7 +245,7 @@ def import_(
     total = sum(path.stat().st_size for path in files) if all(map(Path.is_file, files)) else None
     started = time.monotonic()
     count = 0
-    with open_for_writing(store, settings) as opened, progress("importing", total=total) as advance:
+    with settings.open_for_writing(store) as opened, progress("importing", total=total) as advance:
         opened.wait_dispatched()
         stored_before = opened.max_offset(topic, queue)
         try:

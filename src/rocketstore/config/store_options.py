@@ -1,9 +1,7 @@
 """The options of the store itself: its files, puts, reads, index, recovery, retention, queues."""
 
-from __future__ import annotations
-
 import enum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from rocketstore.config.option import Option, Options
 from rocketstore.errors import ConfigError
@@ -33,7 +31,7 @@ class RecoveryPolicy(enum.Enum):
     COMPATIBLE = "compatible"
 
     @classmethod
-    def of(cls, policy: object) -> RecoveryPolicy:
+    def of(cls, policy: object) -> Self:
         """Return a policy, also by its name; `ConfigError` where no policy has it."""
         try:
             return cls(policy)

@@ -9,16 +9,15 @@ Law: no option is ever ignored. One that is not in the table, or means nothing w
 an error that names it. Nothing here looks at a store, except whether a path with commas exists.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import re
 import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import (
@@ -44,9 +43,6 @@ from rocketstore.pipeline.option_table import (
 )
 from rocketstore.places.location import is_remote, local_path, refuse_secrets
 from rocketstore.units import MiB, QueueKey
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 DEFAULT_SPLIT_BYTES: Final = 256 * MiB  # a task costs 0.02 s of processor before it reads a byte
 
@@ -304,7 +300,7 @@ class ReadOptions:
     log_directories: tuple[str, ...] = ()  # none: in commitlog
     has_kafka_names: bool = False
     end_offset: str = ""  # of a batch of a stream
-    had: tuple[ReadOptions, ...] = ()  # whose choices a stream has read already
+    had: tuple["ReadOptions", ...] = ()  # whose choices a stream has read already
 
     @property
     def columns_of(self) -> str:

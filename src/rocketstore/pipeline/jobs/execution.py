@@ -62,8 +62,7 @@ def map_batches(
             # Spark interprets a batch by the schema, whatever the batch's own types are.
             yield from (rows.cast(columns) for rows in work(batches))
 
-    mapped: DataFrame = frame.mapInArrow(apply, _struct(schema))
-    return mapped
+    return frame.mapInArrow(apply, _struct(schema))
 
 
 def aggregated(frame: DataFrame, keys: Sequence[str], **made: str) -> DataFrame:
@@ -73,8 +72,8 @@ def aggregated(frame: DataFrame, keys: Sequence[str], **made: str) -> DataFrame:
 
     own = [f.col(key).alias(f"of {key}") for key in keys]
     columns = [f.expr(sql).alias(name) for name, sql in made.items()]
-    found: DataFrame = frame.groupBy(*keys).agg(*own, *columns)
-    return found.drop(*keys).withColumnsRenamed({f"of {key}": key for key in keys})
+    found = frame.groupBy(*keys).agg(*own, *columns).drop(*keys)
+    return found.withColumnsRenamed({f"of {key}": key for key in keys})
 
 
 def row_batch(rows: Iterable[Iterable[Any]], schema: str) -> pa.RecordBatch:

@@ -4,9 +4,8 @@ Law: nothing is made of rows of which the store would refuse one, and the error 
 in UTF-8, and checked to be.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +24,6 @@ from rocketstore.format.properties import (
 )
 from rocketstore.format.refusals import refuse_special
 from rocketstore.scan.arrow import bytes_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 _PAIRS: Final = pa.list_(pa.struct({"key": pa.string(), "value": pa.string()}))
 _SPECIAL: Final = (DELAY, INNER_MULTI_DISPATCH)
@@ -70,18 +65,6 @@ def property_blocks(columns: Mapping[str, Any], count: int) -> tuple[Any, Any]:
         more = pc.if_else(is_like_cut, b"\x02", b"")
         blocks = pc.binary_join_element_wise(blocks, more, b"")
     return blocks, keys
-
-
-def _entries_of(column: Any, count: int) -> _Entries:
-    """Return the properties of rows, of a map or of Kafka's headers."""
-    entries = _Entries(column, count)
-    if entries.is_repeating and pa.types.is_map(column.type):
-        # The later value wins at the earlier place, as in a `dict`.
-        rows = [one and list(dict(one).items()) for one in column.to_pylist()]
-        return _Entries(pa.array(rows, column.type), count)
-    if entries.is_repeating:
-        raise RefusedMessageError(f"a header is null, or there twice: {column.to_pylist()!r:.100}")
-    return entries
 
 
 class _Entries:
@@ -128,6 +111,18 @@ class _Entries:
         own = texts.take(pa.array(self._rows))
         is_own = pc.and_(pc.equal(self.names, name), pc.is_valid(own))
         self.values = pc.if_else(is_own, own, self.values)
+
+
+def _entries_of(column: Any, count: int) -> _Entries:
+    """Return the properties of rows, of a map or of Kafka's headers."""
+    entries = _Entries(column, count)
+    if entries.is_repeating and pa.types.is_map(column.type):
+        # The later value wins at the earlier place, as in a `dict`.
+        rows = [one and list(dict(one).items()) for one in column.to_pylist()]
+        return _Entries(pa.array(rows, column.type), count)
+    if entries.is_repeating:
+        raise RefusedMessageError(f"a header is null, or there twice: {column.to_pylist()!r:.100}")
+    return entries
 
 
 def _text(column: Any, name: str, stored: Any) -> Any:

@@ -1,18 +1,13 @@
 """The queues for which a store has a directory."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rocketstore.format.file_name import is_directory_name, parse_queue_id
 from rocketstore.format.refusals import is_never_listed
 from rocketstore.rules.newer import ROCKSDB_MARK, rocksdb_queues
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.units import QueueKey
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @system_errors("cannot list the queues of the store")
