@@ -8,20 +8,24 @@ Source: rocketmq-all-4.9.8, BrokerStartup and MixAll.properties2Object; the keys
 BrokerConfig, NettyServerConfig, NettyClientConfig, MixAll and MessageStoreConfig.
 """
 
+from __future__ import annotations
+
 import codecs
 import contextlib
 import difflib
 import enum
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.arguments import checked
 from rocketstore.config.option import FieldSpec, kind_name
 from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, StoreConfig
 from rocketstore.errors import ConfigError
 from rocketstore.format.host import address_text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
 
 ENVIRONMENT_PREFIX: Final = "ROCKETSTORE_"
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
