@@ -4,12 +4,14 @@ import json
 import shutil
 import tempfile
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from rocketstore import pipeline
 from rocketstore.cli.application import run
 from rocketstore.errors import StoreError
+from rocketstore.pipeline.jobs.execution import map_batches
 from rocketstore.pipeline.jobs.report import partial_groups, report_job
 from rocketstore.pipeline.jobs.report.partial_groups import count_task
 from rocketstore.pipeline.jobs.report.report_job import plan_report
@@ -38,6 +40,16 @@ def with_open_halves(tmp_path_factory):
     offsets = {"RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS": {"0": 12}}
     (directory / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
     return directory
+
+
+def test_a_job_s_rows_may_have_other_types_than_its_schema(spark):
+    def narrow(batches):
+        for one in batches:
+            yield pa.record_batch({"n": one["n"].cast(pa.int32())})
+
+    frame = spark.range(3).withColumnRenamed("id", "n").coalesce(1)
+    found = map_batches(frame, narrow, "n BIGINT").toArrow()
+    assert found["n"].to_pylist() == [0, 1, 2]
 
 
 def test_open_transactions_are_found_on_workers(spark, with_open_halves, tmp_path):
