@@ -140,15 +140,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if not hasattr(config, "workerinput"):
         return
-    named = {path: path.relative_to(TESTS).as_posix() for path in {item.path for item in items}}
-    modules = sorted(named.values(), key=_rank)
+    items.sort(key=_rank)  # workers must agree, and may be given their modules in different orders
+    modules = list(dict.fromkeys(map(_module, items)))
     waiting = [one for one in modules if one.startswith(WAITING)]
     others = [one for one in modules if not one.startswith(WAITING)]
     places = {one: place for group in (waiting, others) for place, one in enumerate(group)}
-    items.sort(key=lambda item: places[named[item.path]])
+    items.sort(key=lambda item: places[_module(item)])
 
 
-def _rank(module: str) -> tuple[int, str]:
+def _module(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).as_posix()
+
+
+def _rank(item: pytest.Item) -> tuple[int, str]:
+    module = _module(item)
     return next((n for n, name in enumerate(LONG) if module.startswith(name)), len(LONG)), module
 
 
