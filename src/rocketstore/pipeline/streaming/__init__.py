@@ -10,5 +10,8 @@ where only some queues are wanted. `stream_reader` is the reader that Spark call
 between two places of each log, and its tasks read the rows. `queue_evidence` compares these with
 the queues' entries.
 
+Law: a stream only stands after a record whose bytes were checked. No loss is silent: the option
+``failOnDataLoss`` decides between an error and a warning that says what is missing. No lock is
+taken and nothing is written, so the writer is not disturbed.
 Page: docs/guide/spark-streaming.md, decisions 0007 and 0045.
 """
