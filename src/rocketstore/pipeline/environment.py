@@ -6,6 +6,7 @@ hundred lines. A process that is no worker of Spark, the driver above all, is le
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import logging
@@ -151,7 +152,25 @@ def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -
     with interrupted_afterwards():
         spark: SparkSession = builder.getOrCreate()
     register(spark)
+    remove_socket_at_exit(spark)
     return spark
+
+
+def remove_socket_at_exit(spark: Any) -> None:
+    """Remove the file of PySpark's Unix socket at Python's end, as a session's `stop` does.
+
+    A program that ends without `stop` would leave one in ``/tmp`` each time.
+    """
+    server = getattr(getattr(spark, "sparkContext", None), "_accumulatorServer", None)
+    place: Any = getattr(server, "server_address", None)
+    process = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == process:  # a forked child has the parent's handlers
+            Path(place).unlink(missing_ok=True)
+
+    if isinstance(place, str):  # with TCP it is an address and a port
+        atexit.register(remove)
 
 
 @contextmanager

@@ -174,6 +174,26 @@ def test_a_session_logs_as_spark_is_configured_unless_asked_to_be_quiet(monkeypa
     assert ("spark.ui.enabled" in asked[False]) == master.startswith("local")
 
 
+@pytest.mark.parametrize(("by", "is_left"), [("exit()", False), ("os.fork() or exit()", True)])
+def test_a_session_that_is_not_stopped_leaves_no_socket(tmp_path, by, is_left):
+    """Nor does a child that was forked, and ends, remove it from under its parent."""
+    place = tmp_path / "socket"
+    place.touch()
+    program = f"""
+import os
+from types import SimpleNamespace
+from rocketstore.pipeline.environment import remove_socket_at_exit
+
+server = SimpleNamespace(server_address={str(place)!r})
+remove_socket_at_exit(SimpleNamespace(sparkContext=SimpleNamespace(_accumulatorServer=server)))
+{by}
+os.wait()
+os._exit(0)
+"""
+    printed(program)
+    assert place.exists() == is_left
+
+
 class Session:
     """Stands in for one of Spark's, which found the source by itself or did not."""
 
