@@ -539,13 +539,13 @@ def test_an_option_without_a_value_is_refused_by_name_wherever_it_stands(tmp_pat
     path = tmp_path / "broker.conf"
     path.write_text(f"{key}={text}\n")
     variable = "ROCKETSTORE_" + FIELD_OF_KEY[key].upper()
-    for load in (
-        lambda: load_config(broker_conf=path, environment={}),
-        lambda: load_config(environment={variable: text}),
-        lambda: load_config(environment={}, overrides=[f"{key}={text}"]),
-        lambda: StoreConfig(**{FIELD_OF_KEY[key]: text}),
-    ):
-        with pytest.raises(ConfigError, match=f"{key}.*no value") as caught:
+    for place, load in {
+        f"{path}: ": lambda: load_config(broker_conf=path, environment={}),
+        f"{variable}: ": lambda: load_config(broker_conf=path, environment={variable: text}),
+        "": lambda: load_config(broker_conf=path, environment={}, overrides=[f"{key}={text}"]),
+        "()": lambda: StoreConfig(**{FIELD_OF_KEY[key]: text}),
+    }.items():
+        with pytest.raises(ConfigError, match=f"^{place}{key}.*no value") as caught:
             load()
         assert caught.value.key == key
 

@@ -16,7 +16,7 @@ from rocketstore.cli.options import DEFAULTS, MadeStoreArgument, StoreSettings
 from rocketstore.cli.serve import stop_on_signal, with_retention
 from rocketstore.cli.wording import complain, print_on_stderr
 from rocketstore.config import BrokerRole, sources
-from rocketstore.config.sources import load_broker_conf, parse_override
+from rocketstore.config.sources import Origin, load_broker_conf, located, parse_override
 from rocketstore.errors import ConfigError
 from rocketstore.message_store import MessageStore
 from rocketstore.process import raise_descriptors
@@ -43,8 +43,10 @@ def broker(
     given = settings
     loaded = given.load_with_origins(BROKER_KEYS)
     properties = {} if given.config is None else load_broker_conf(given.config)
-    texts = properties | dict(map(parse_override, given.set_))
-    own = BrokerSettings.of(texts)
+    flags = dict(map(parse_override, given.set_))
+    texts, in_file = properties | flags, Origin("file", str(given.config))
+    with located(lambda key: in_file if key in properties.keys() - flags else Origin("flag")):
+        own = BrokerSettings.of(texts)
     if unused := sorted(properties.keys() & _OF_4_9 - BROKER_KEYS):
         complain(f"{given.config}: keys of 4.9 that change nothing here: {' '.join(unused)}")
     if texts.get("aclEnable", "").strip().lower() == "true":

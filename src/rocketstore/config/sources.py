@@ -25,7 +25,7 @@ from rocketstore.errors import ConfigError
 from rocketstore.format.host import address_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 ENVIRONMENT_PREFIX: Final = "ROCKETSTORE_"
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
@@ -227,11 +227,12 @@ def load_config(
         in_file = {"retention": "true"} | load_broker_conf(broker_conf)
     origins = {spec.key: Origin("default") for spec in FIELDS.values()}
     texts: dict[str, str] = {}
-    for key, text in _with_store_host(in_file | address).items():
-        if key in FIELD_OF_KEY:
-            texts[key], origins[key] = text, where
-        elif key not in theirs and (warning := _note_unknown(key, text, others)) is not None:
-            warnings.append(f"{where.detail}: {warning}")
+    with located(lambda key: Origin("flag") if key in address else where):
+        for key, text in _with_store_host(in_file | address).items():
+            if key in FIELD_OF_KEY:
+                texts[key], origins[key] = text, where
+            elif key not in theirs and (warning := _note_unknown(key, text, others)) is not None:
+                warnings.append(f"{where.detail}: {warning}")
     variables = os.environ if environment is None else environment
     for field, spec in FIELDS.items():
         variable = ENVIRONMENT_PREFIX + field.upper()
@@ -239,7 +240,22 @@ def load_config(
             texts[spec.key] = variables[variable]
             origins[spec.key] = Origin("environment", variable)
     origins |= dict.fromkeys(own, Origin("flag", "--set"))
-    return LoadedConfig(from_properties(texts | own), origins, tuple(warnings))
+    with located(lambda key: origins.get(key, Origin("default"))):
+        config = from_properties(texts | own)
+    return LoadedConfig(config, origins, tuple(warnings))
+
+
+@contextlib.contextmanager
+def located(origin_of: Callable[[str], Origin]) -> Iterator[None]:
+    """Let an error about an option say which file, or variable, it stands in."""
+    try:
+        yield
+    except ConfigError as error:
+        origin = origin_of(error.key or "")
+        if origin.kind not in ("file", "environment"):
+            raise
+        what = f"{origin.detail}: {error.message}"
+        raise ConfigError(what, key=error.key, value=error.value, hint=error.hint) from error
 
 
 def parse_override(override: str) -> tuple[str, str]:

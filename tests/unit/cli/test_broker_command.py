@@ -119,12 +119,22 @@ def test_broker_whose_log_nobody_reads_answers_all_the_same(tmp_path):
             process.kill()
 
 
-def test_misspelt_key_of_the_broker_ends_the_start(tmp_path):
+@pytest.mark.parametrize(
+    ("line", "flag", "where", "what"),
+    [
+        ("autoCreateTopicEnabel = false", "", True, "did you mean autoCreateTopicEnable?"),
+        ("listenPort = many", "", True, "listenPort=many: expected a whole number"),
+        ("listenPort = 1", "listenPort=many", False, "listenPort=many: expected a whole number"),
+    ],
+)
+def test_wrong_setting_of_the_broker_ends_the_start(tmp_path, line, flag, where, what):
     conf = tmp_path / "broker.conf"
-    conf.write_text("autoCreateTopicEnabel = false\n")
-    done = run_python("-m", "rocketstore", "serve", "broker", tmp_path, "-c", conf)
+    conf.write_text(f"{line}\n")
+    flags = ["--set", flag] if flag else []
+    done = run_python("-m", "rocketstore", "serve", "broker", tmp_path, "-c", conf, *flags)
     assert done.returncode == 2
-    assert "did you mean autoCreateTopicEnable?" in done.stderr
+    assert what in done.stderr
+    assert (f"{conf}: " in done.stderr) == where
 
 
 def test_broker_without_a_store_says_what_to_name():
