@@ -44,7 +44,7 @@ from rocketstore.storage.files.whole_file import holds_data
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` of 64-bit Linux: type, whence, start, length, pid."""
 
-_HINT: Final = "stop that writer; only reading needs no lock (read_only=True)"
+_HINT: Final = "stop that writer; only reading needs no lock (in Python: read_only=True)"
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _LOCKS: Final = Path("/proc/locks")
