@@ -83,7 +83,7 @@ def test_an_interrupt_at_any_line_leaves_no_thread_and_no_lock():
     for lines in itertools.count(1):
         if not InterruptAt().run(lines, lambda: at_once(lambda _: time.sleep(0.001), range(16))):
             break
-        wait_until(lambda: _thread._count() == before)
+        wait_until(lambda: _thread._count() <= before)
         assert at_once(abs, range(16)) == [*range(16)]
     assert lines > 16
 
