@@ -196,6 +196,7 @@ class ModelConsumer(Client):
 
     async def renew(self) -> None:
         """Lock its queues again, as orderly consumers do every 20 s."""
+        await self._heartbeat()  # after whose reply the queues are known that were locked before
         for queue in list(self.readers):
             if self.is_orderly and queue in self.readers:  # and not unlocked meanwhile
                 await self._lock(queue)
