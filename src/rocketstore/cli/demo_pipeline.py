@@ -162,6 +162,7 @@ def _compare(first: Path, second: Path, part: str) -> int:
     found = ((root, path) for root in roots for path in root.rglob("*") if path.is_file())
     names = {path.relative_to(root) for root, path in found}
     _, different, absent = filecmp.cmpfiles(*roots, names, shallow=False)
-    for name in sorted(map(str, different + absent)):
+    if different or absent:
+        name = min(map(str, different + absent))
         raise StoreError(f"{roots[1] / name} is not what {roots[0] / name} is")
     return len(names)
