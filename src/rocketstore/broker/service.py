@@ -176,6 +176,7 @@ class BrokerService(Service):
             self._started.set()
             if not self._thread.stopping.is_set():
                 await stopped.wait()
+        _log.info("broker.stopped", name=self.settings.broker_name)
 
     async def _own_name_server(self, stack: contextlib.AsyncExitStack) -> str:
         settings = self.settings
@@ -208,7 +209,6 @@ class BrokerService(Service):
             registration.release()
             table.pulling.close()
             await registration.unregister()
-            _log.info("broker.stopped", name=settings.broker_name)
 
         stack.push_async_callback(close)
         await registration.first()
