@@ -466,15 +466,20 @@ def topic_choice(values: GivenOptions) -> dict[str, Any]:
 def check_offsets_are_of_chosen_topics(
     options: ReadOptions, key: str, places: Iterable[object]
 ) -> None:
-    """Refuse offsets of topics that the query does not read, or that chose none."""
+    """Refuse offsets of topics or queues that the query does not read, or that chose none."""
+    queues = options.queues or frozenset()
+    assigned = queues | {one._replace(broker=ANY_BROKER) for one in queues}
     for place in (one for one in places if isinstance(one, QueuePlace)):
         if not options.has_topic_choice:
             hint = "give subscribe, subscribePattern or assign"
             raise ConfigError(f"option {key} needs to know the topics", key=key, hint=hint)
-        if not options.wants_topic(place.topic):
-            what = f"option {key} names topic {place.topic!r}, which is not chosen"
-            hint = "add it to subscribe or assign, or leave it out"
-            raise ConfigError(what, key=key, value=place.topic, hint=hint)
+        what = f"option {key} names topic {place.topic!r}, "
+        if options.wants_topic(place.topic):
+            if not queues or place in assigned or place._replace(broker=ANY_BROKER) in queues:
+                continue
+            what += f"queue {place.queue_id}, "
+        what, hint = what + "which is not chosen", "add it to subscribe or assign, or leave it out"
+        raise ConfigError(what, key=key, value=place.topic, hint=hint)
 
 
 def _tags(values: GivenOptions) -> frozenset[str] | None:

@@ -152,6 +152,16 @@ def test_only_one_way_to_choose_topics():
     assert parse(assign='{"a":{"b1":[1]}}').queues == {QueuePlace("a", "b1", 1)}
 
 
+@pytest.mark.parametrize("name", ["startingOffsets", "endingOffsetsByTimestamp"])
+def test_offsets_are_of_queues_that_are_assigned(name):
+    some, of_b1, of_b2 = '{"a":{"1":5}}', '{"a":{"b1":{"1":5}}}', '{"a":{"b2":{"1":5}}}'
+    for assigned, given in (('{"a":[1]}', some), ('{"a":[1]}', of_b1), ('{"a":{"b1":[1]}}', some)):
+        parse(assign=assigned, **{name: given})
+    for assigned, given in (('{"a":[0]}', some), ('{"a":{"b1":[1]}}', of_b2)):
+        error = refused(assign=assigned, **{name: given})
+        assert "names topic 'a', queue 1, which is not chosen" in str(error)
+
+
 def test_a_pattern_matches_whole_topics():
     options = parse(subscribePattern="order.*")
     assert options.wants_topic("orders")

@@ -99,6 +99,8 @@ def test_a_start_of_topics_that_are_not_chosen_is_refused_when_it_counts_and_not
     starts = {"columnNames": "kafka", name: json.dumps({"TopicA": {"0": number, "1": number}})}
     with pytest.raises(ConfigError, match=f"option {name} names topic 'TopicA', which is not"):
         StreamRun(store.root, **starts, subscribe="TopicB").batch()
+    with pytest.raises(ConfigError, match="names topic 'TopicA', queue 1, which is not chosen"):
+        StreamRun(store.root, **starts, assign='{"TopicA":[0]}').batch()
     run = StreamRun(store.root, **starts, subscribe="TopicA")
     run.drain()
     again = StreamRun(store.root, run.checkpoint, **starts, subscribe="TopicB")

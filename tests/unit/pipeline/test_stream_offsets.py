@@ -22,6 +22,8 @@ from rocketstore.pipeline.streaming.stream_options import (
     to_json,
 )
 from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader
+from support.store_files import StoreFiles
+from support.stream_run import StreamRun
 
 NUMBERS = st.integers(0, 2**63 - 1)
 CRCS = st.integers(0, 2**32 - 1)
@@ -77,11 +79,16 @@ def test_a_checkpoint_of_the_other_kind_is_refused_with_what_to_do():
         {"version": 1, "log": {"a": 5}},
         {"version": 1, "log": {"a": {"record": 5}}},
         {"version": 1, "log": [1]},
+        5,  # as Spark's source of rates has it
+        ["log"],
     ],
 )
-def test_what_is_no_offset_is_refused(saved):
-    with pytest.raises(ConfigError, match="offset is not one of this version"):
-        from_json(saved, LOG)
+def test_what_is_no_offset_is_refused(tmp_path, saved):
+    StoreFiles(tmp_path / "store").put()
+    reader = StreamRun(tmp_path / "store").reader
+    for call in (reader.partitions, reader.latestOffset):
+        with pytest.raises(ConfigError, match="offset is not one of this version"):
+            call(saved, None)
 
 
 def test_a_checkpoint_of_the_first_version_is_refused_with_what_to_do():

@@ -99,17 +99,18 @@ def to_json(kind: str, places: Places) -> dict[str, Any]:
     return {"version": VERSIONS[kind], kind: kept}
 
 
-def from_json(saved: dict[str, Any], kind: str) -> Places:
+def from_json(saved: Any, kind: str) -> Places:
     """Return an offset that a checkpoint holds, unless that is another version's or query's."""
     other = QUEUES if kind == LOG else LOG
+    fields = saved if isinstance(saved, dict) else {}  # other sources keep a number, say
     with suppress(KeyError, TypeError, AttributeError):  # its content is not an offset either
-        if saved.get("version") == VERSIONS[kind] and other not in saved:
-            return {name: Place(**one) for name, one in saved[kind].items()}
+        if fields.get("version") == VERSIONS[kind] and other not in fields:
+            return {name: Place(**one) for name, one in fields[kind].items()}
     problem = f"its offset is not one of this version: {saved!r:.200}"
     hint = "give this query a checkpointLocation of its own"
-    if other in saved:
+    if other in fields:
         problem = f"it is of a query that follows {_FOLLOWED[other]}, not {_FOLLOWED[kind]}"
-    elif kind == QUEUES and saved.get("version") == 1:
+    elif kind == QUEUES and fields.get("version") == 1:
         problem = "it has an offset of each queue (version 1), and now a place in the log is kept"
         hint += ", and to go on where it stood its last offsets as startingOffsets"
     raise ConfigError(f"this checkpoint cannot be used: {problem}", hint=hint)

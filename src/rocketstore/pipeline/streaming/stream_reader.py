@@ -146,8 +146,8 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         is_all, target = isinstance(limit, spark.ReadAllAvailable), self.target
         limits = UNLIMITED if is_all else self.stream_options.limits
         is_cut = limits[:2] != UNLIMITED[:2]
-        choice, is_initial = self.stream_options.choice, "initial" in start
         given = stream_options.from_json(start, self.kind)
+        choice, is_initial = self.stream_options.choice, "initial" in start
         saved = {name: one.begun() for name, one in given.items()}
         begun = {name: one._replace(choice=choice) for name, one in saved.items()}
         found = self._found(begun, self.ends if is_cut else {})
