@@ -143,7 +143,7 @@ def run(arguments: list[str]) -> int:
         sys.stdout.flush()
     except cyclopts.CycloptsError as error:
         words = [program_name(), *(error.command_chain or ()), "--help"]
-        complain(f"{printable(str(error).strip())} See: {' '.join(words)}")
+        complain(f"{printable(_wrong_usage(error))} See: {' '.join(words)}")
         return exit_codes.USAGE
     except RocketStoreError as error:
         complain(str(error) if isinstance(error, SparkJobError) else printable(str(error)))
@@ -167,6 +167,16 @@ def run(arguments: list[str]) -> int:
             traceback.print_exc()
         return exit_codes.UNREACHABLE
     return outcome if isinstance(outcome, int) else exit_codes.FINE
+
+
+def _wrong_usage(error: cyclopts.CycloptsError) -> str:
+    said = str(error).strip()
+    if not isinstance(error, cyclopts.MissingArgumentError) or error.keyword is not None:
+        return said
+    # The parser says the same of what is not there at all and of an option without its value.
+    assert error.argument is not None
+    rest = said.partition(" requires an argument.")[2]
+    return f"{' '.join(error.command_chain or ())} needs {error.argument.name}.{rest}"
 
 
 def _outcome(arguments: list[str]) -> object:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.cli.wording import STANDARD_INPUT
-from rocketstore.errors import ConfigError, RefusedMessageError
+from rocketstore.errors import ConfigError, RefusedMessageError, StoreError
 from rocketstore.message import Message
 from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.units import MiB
@@ -131,9 +131,9 @@ def check_input(path: Path) -> None:
     if str(path) == STANDARD_INPUT:
         return
     if path.is_dir():
-        raise IsADirectoryError(f"{path} is a directory; name text files in it")
+        raise StoreError(f"{path} is a directory", hint="name text files in it")
     if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file")
+        raise StoreError(f"{path}: there is no such file")
 
 
 @contextmanager
