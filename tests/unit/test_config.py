@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketstore.broker.settings import BROKER_KEYS as OUR_BROKER_KEYS
 from rocketstore.config import (
     BrokerRole,
     FlushDiskType,
@@ -133,6 +134,12 @@ def test_fields_are_correctly_spelt_and_keys_are_java_s():
 
 def test_no_store_option_is_taken_for_another_part_s():
     assert not (BROKER_KEYS | KEYS_WITHOUT_EFFECT) & set(FIELD_OF_KEY)
+
+
+def test_a_conf_for_our_broker_is_taken_by_every_command_without_a_warning(tmp_path):
+    conf = tmp_path / "broker.conf"
+    conf.write_text("".join(f"{key} = 0\n" for key in OUR_BROKER_KEYS - {"brokerIP1"}))
+    assert load_config(environment={}, broker_conf=conf).warnings == ()
 
 
 def test_the_page_names_every_key_without_effect():

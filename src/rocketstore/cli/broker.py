@@ -36,7 +36,7 @@ def broker(
     end, what it refuses, and each time that a group shares its queues again. A name server runs
     inside unless namesrvAddr names others. Old files are deleted by the rules of retention; --set
     retention=false keeps them. Without STORE its directory is storePathRootDir; settings are those
-    of an unchanged broker.conf of 4.9, see `config show`.
+    of an unchanged broker.conf of 4.9, of which `config show` prints the store's.
     """
     for what in ("rocketstore.broker", "rocketstore.remoting"):
         logging.getLogger(what).setLevel(logging.INFO)

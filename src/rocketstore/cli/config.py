@@ -10,7 +10,7 @@ app = App(name="config")
 
 @app.command
 def show(*, origin: bool = False, options: CommandOptions = DEFAULTS) -> None:
-    """Print every setting and its value.
+    """Print every setting of a store and its value.
 
     Parameters
     ----------

@@ -98,8 +98,9 @@ OLD_KEYS: Final = frozenset(_OLD.split())
 """Options of RocketMQ 3 and 4.0 to 4.2, which 4.9 ignores: the size of a queue file was written as
 a count of entries, so none of them is taken for an option of today."""
 
-BROKER_KEYS: Final = frozenset(_BROKER.split())
-"""Options of other parts of a broker than its store: the broker itself, its network, DLedger."""
+BROKER_KEYS: Final = frozenset((*_BROKER.split(), "namesrvPort"))
+"""Options of other parts of a broker than its store: the broker itself, its network, DLedger; and
+the port of the name server in ``rocketstore serve broker``, which 4.9 does not have."""
 
 KEYS_WITHOUT_EFFECT: Final = frozenset(_WITHOUT_EFFECT.split())
 """Options of 4.9's store for things that are done in another way here."""
