@@ -225,7 +225,8 @@ def test_a_link_to_itself_in_the_place_of_a_part_is_named_by_every_door(store, t
             said.append(str(error))
     assert all(str(place) in one for one in said)
     assert all(re.search("Too many levels|is a link to|no file", one) for one in said)
-    assert place.is_symlink()
+    moved = (store / "repair").rglob(part) if part == "checkpoint" else ()
+    assert place.is_symlink() or any(one.is_symlink() for one in moved)
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EINVAL, errno.EOPNOTSUPP])

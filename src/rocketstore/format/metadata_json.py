@@ -13,7 +13,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -50,6 +50,11 @@ BATCH_QUEUES: Final = "BatchCQ"
 """The attribute of a topic that a broker of 5.x looks at, and its value for queues of batches."""
 
 
+Int: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Long: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""Java's ``int`` and ``long``: fastjson reads no table with a number that is not of its type."""
+
+
 class _Bean(msgspec.Struct, rename="camel"):
     """A Java bean: fields in alphabetical order, as on disk."""
 
@@ -57,8 +62,8 @@ class _Bean(msgspec.Struct, rename="camel"):
 class DataVersion(_Bean):
     """Which of two tables is newer."""
 
-    counter: int = 0
-    timestamp: int = 0
+    counter: Long = 0
+    timestamp: Long = 0
 
 
 class TopicConfig(_Bean, kw_only=True):
@@ -66,26 +71,26 @@ class TopicConfig(_Bean, kw_only=True):
 
     attributes: dict[str, str] | None = None
     order: bool = False
-    perm: int = 6
-    read_queue_nums: int = 16
+    perm: Int = 6
+    read_queue_nums: Int = 16
     topic_filter_type: str = "SINGLE_TAG"
     topic_name: str
-    topic_sys_flag: int = 0
-    write_queue_nums: int = 16
+    topic_sys_flag: Int = 0
+    write_queue_nums: Int = 16
 
 
 class SubscriptionGroup(_Bean, kw_only=True):
     """A consumer group's settings; the values are those of a new group."""
 
-    broker_id: int = 0
+    broker_id: Int = 0
     consume_broadcast_enable: bool = True
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     group_name: str
     notify_consumer_ids_changed_enable: bool = True
-    retry_max_times: int = 16
-    retry_queue_nums: int = 1
-    which_broker_when_consume_slowly: int = 1
+    retry_max_times: Int = 16
+    retry_queue_nums: Int = 1
+    which_broker_when_consume_slowly: Int = 1
 
 
 class TopicTable(_Bean):
@@ -116,9 +121,9 @@ class ConsumerOffsets(_Bean):
     they tell to which log the offsets belong. 4.9 neither writes nor keeps them.
     """
 
-    lmq_offset_table: dict[str, int] | None = None
-    log_marks: list[tuple[int, int, int]] | None = None
-    offset_table: dict[str, dict[int, int]] = {}
+    lmq_offset_table: dict[str, Long] | None = None
+    log_marks: list[tuple[Long, Long, Long]] | None = None
+    offset_table: dict[str, dict[Int, Long]] = {}
 
     def by_name(self) -> dict[str, dict[int, int]]:
         """Return both tables as one."""
@@ -161,27 +166,27 @@ class DelayOffsets(_Bean):
     writes nor keeps them.
     """
 
-    log_end: int | None = None
-    log_marks: list[tuple[int, int, int]] | None = None
-    offset_table: dict[int, int] = {}
+    log_end: Long | None = None
+    log_marks: list[tuple[Long, Long, Long]] | None = None
+    offset_table: dict[Int, Long] = {}
 
 
 class BloomFilterData(_Bean):
     """Bits of one group in the filter map."""
 
-    bit_num: int = 0
-    bit_pos: list[int] = []
+    bit_num: Int = 0
+    bit_pos: list[Int] = []
 
 
 class ConsumerFilter(_Bean, kw_only=True):
     """A group's SQL92 expression."""
 
     bloom_filter_data: BloomFilterData | None = None
-    born_time: int = 0
-    client_version: int = 0
+    born_time: Long = 0
+    client_version: Int = 0
     consumer_group: str
     dead: bool = False
-    dead_time: int = 0
+    dead_time: Long = 0
     expression: str | None = None
     expression_type: str | None = None
     topic: str

@@ -268,7 +268,7 @@ def _plan_items(options: ReadOptions) -> list[tuple[RowsTask, ...]]:
 
 def _index_files(store: StorePlace, options: ReadOptions) -> Iterator[RowsTask]:
     for entry in entries_of(store.location, INDEX_DIRECTORY):
-        if entry.is_directory or not index_file.is_index_file_name(entry.name):
+        if not (entry.is_file and index_file.is_index_file_name(entry.name)):
             continue
         layout = _layout(entry, options)
         raw = read_part(store.location, entry.path, 0, index_file.INDEX_HEADER_SIZE)

@@ -13,6 +13,7 @@ import contextlib
 import errno
 import functools
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,13 +36,14 @@ REQUESTS: Final = 16  # asked for side by side: each is a round trip and hardly 
 
 
 class FileEntry(NamedTuple):
-    """What a directory holds under one name."""
+    """What a directory holds under one name; a pipe, or a link to nothing, is neither of two."""
 
     name: str
     path: str
     size: int
     is_directory: bool
     changed_ns: int = 0
+    is_file: bool = True
 
 
 class StoreFile(NamedTuple):
@@ -59,7 +61,7 @@ class StoreFile(NamedTuple):
 
 def offset_files(entries: Iterable[FileEntry]) -> list[StoreFile]:
     """Return the files that are named by an offset, in order."""
-    named = ((parse_file_name(one.name), one) for one in entries if not one.is_directory)
+    named = ((parse_file_name(one.name), one) for one in entries if one.is_file)
     found = [StoreFile(base, one.size, one.path) for base, one in named if base is not None]
     return sorted(found, key=lambda one: (one.base, one.path))
 
@@ -178,6 +180,32 @@ class plain_reads:  # noqa: N801 - a generator's context takes longer than most 
         raise StoreError(what, hint=hints.get(type(error))) from error
 
 
+def _listed(entry: os.DirEntry[str]) -> Iterator[FileEntry]:
+    """Yield what a directory of this machine holds under one name, unless it was deleted since."""
+    try:
+        found = entry.stat()
+    except OSError as error:
+        if not entry.is_symlink() or error.errno not in {errno.ENOENT, errno.ELOOP}:
+            if not isinstance(error, FileNotFoundError):
+                raise
+        elif entry.name.isdigit():
+            refuse_link_to_nothing(entry.path)
+        else:
+            yield FileEntry(entry.name, entry.path, 0, is_directory=False, is_file=False)
+        return
+    is_file, is_directory = stat.S_ISREG(found.st_mode), stat.S_ISDIR(found.st_mode)
+    yield FileEntry(entry.name, entry.path, found.st_size, is_directory, found.st_mtime_ns, is_file)
+
+
+def refuse_link_to_nothing(path: str) -> None:
+    """Raise where a path is a link that leads to no file and no directory."""
+    if Path(path).is_symlink() and not Path(path).exists():
+        raise StoreError(
+            f"{path} is a link to something that is not there",
+            hint="bring back what it points to (is a disk not mounted?), or remove the link",
+        )
+
+
 class LocalFiles:
     """Files of this machine, network mounts included."""
 
@@ -187,19 +215,8 @@ class LocalFiles:
         gone = contextlib.suppress(FileNotFoundError, NotADirectoryError)
         with plain_reads(path), gone, os.scandir(path) as entries:
             for entry in entries:
-                if entry.name.isdigit() and entry.is_symlink() and not Path(entry.path).exists():
-                    raise StoreError(
-                        f"{entry.path} is a link to a file that is not there",
-                        hint="bring back what it points to, or remove the link",
-                    )
-                # A file may be deleted between the listing and the request for its size.
-                with contextlib.suppress(FileNotFoundError):
-                    stat = entry.stat()
-                    found.append(
-                        FileEntry(
-                            entry.name, entry.path, stat.st_size, entry.is_dir(), stat.st_mtime_ns
-                        )
-                    )
+                with plain_reads(entry.path):
+                    found += _listed(entry)
         return sorted(found)
 
     def open(self, path: str) -> LocalFile:
@@ -278,6 +295,7 @@ class ArrowFiles:
                 info.size or 0,
                 info.type == fs.FileType.Directory,
                 info.mtime_ns or 0,
+                info.is_file,
             )
             for info in infos
         )

@@ -46,7 +46,7 @@ def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | N
 
 def small_content(location: str, entry: FileEntry) -> Content:
     """Return the content of a small file that was listed."""
-    if entry.is_directory:
+    if not entry.is_file:
         return NO_FILE
     return read_part(location, entry.path, 0, entry.size) if entry.size else b""
 

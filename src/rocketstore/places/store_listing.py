@@ -76,7 +76,7 @@ def row_of(entries: Iterable[FileEntry], file_size: int) -> FileRow:
                 continue
             wrong = FileProblem.WRONG_NAME, "20 digits", repr(entry.name)
             problems.append(FileFinding(entry.path, *wrong))
-        elif entry.is_directory:
+        elif not entry.is_file:
             wrong = FileProblem.NOT_A_FILE, "a file", "something else"
             problems.append(FileFinding(entry.path, *wrong))
         else:

@@ -24,7 +24,7 @@ from rocketstore.format.file_name import (
     CONSUME_QUEUE_DIRECTORY,
     LOCK_FILE_NAME,
 )
-from rocketstore.places.files import files_at, offset_files
+from rocketstore.places.files import files_at, offset_files, refuse_link_to_nothing
 from rocketstore.places.location import is_remote, joined, last_name, local_path
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _matching(location: str) -> list[str]:
             for base in found
             for files, root in [files_at(f"{base or '/'}{mark}{query}")]
             for entry in files.list(root)
-            if entry.is_directory and fnmatchcase(entry.name, name)
+            if fnmatchcase(entry.name, name) and _is_directory(entry)
         ]
     if not found:
         raise NotAStoreError(
@@ -114,7 +114,7 @@ def _stores_at(location: str) -> list[StorePlace]:
     if found := _store_of(files, entries, joined(location)) or [
         one
         for entry in entries
-        if entry.is_directory
+        if _is_directory(entry)
         for one in _store_of(files, files.list(entry.path), joined(location, entry.name))
     ]:
         return found
@@ -124,6 +124,13 @@ def _stores_at(location: str) -> list[StorePlace]:
         hint="name the directory that holds commitlog/ (storePathRootDir), or one whose "
         "directories do; for a log that lies elsewhere set storePathCommitLog",
     )
+
+
+def _is_directory(entry: FileEntry) -> bool:
+    """Whether an entry is a directory; a link to nothing is refused: its disk may be missing."""
+    if not (entry.is_file or entry.is_directory or entry.name.startswith(".")):
+        refuse_link_to_nothing(entry.path)
+    return entry.is_directory
 
 
 def store_with_log(location: str, directories: tuple[str, ...]) -> StorePlace:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from rocketstore.errors import ConfigError, NotAStoreError
+from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.pipeline.jobs.archive.archive_place import table_uri
 from rocketstore.pipeline.jobs.publishing import refuse_taken
 from rocketstore.pipeline.jobs.report.report_job import plan_report
@@ -226,3 +226,15 @@ def test_a_pattern_names_the_directories_that_match(tmp_path):
 def test_a_path_that_is_there_is_no_pattern(tmp_path):
     build_store(tmp_path / "store[1]", 3, Clock())
     assert len(read_table(tmp_path / "store[1]")) == 3
+
+
+@pytest.mark.parametrize("target", ["broker-2", "/nowhere/at/all"])
+def test_a_store_s_link_that_leads_nowhere_is_named_and_no_store_left_out(tmp_path, target):
+    build_store(tmp_path / "broker-1", 3, Clock())
+    (tmp_path / ".#notes").symlink_to("user@host")  # an editor's, and no store
+    link = tmp_path / "broker-2"
+    link.symlink_to(target)
+    for place in (tmp_path, tmp_path / "broker-*"):
+        with pytest.raises(StoreError, match=f"{link} is a link to something that is not there"):
+            read_table(place)
+    assert len(read_table(tmp_path / "broker-1*")) == 3

@@ -1,6 +1,7 @@
 """One behaviour for every table that is broken, at every door (decision 0036)."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,24 @@ def other_kind(name: str) -> bytes:
     return json.dumps(GOOD[OFFSETS if name in {TOPICS, GROUPS, FILTERS} else TOPICS]).encode()
 
 
-DAMAGE: dict[str, Callable[[str], bytes | None]] = {
+def too_large(name: str) -> bytes:
+    """Fields of these types are in every table: fastjson refuses such a number, too."""
+    content = json.loads(json.dumps(GOOD[name]))
+    row = next(one for one in content.values() if one or name == FILTERS)
+    if name in {OFFSETS, LIGHT}:
+        row["t@g"]["0"] = 1 << 63
+    elif name == FILTERS:
+        row["t"] = {
+            "groupFilterData": {"g": {"consumerGroup": "g", "topic": "t", "deadTime": -(1 << 64)}}
+        }
+    elif name == DELAYS:
+        row[str(1 << 31)] = 0
+    else:
+        next(iter(row.values()))["readQueueNums" if name == TOPICS else "retryMaxTimes"] = 1 << 31
+    return json.dumps(content).encode()
+
+
+DAMAGE: dict[str, Callable[[str], bytes | Callable[[Path], None]]] = {
     "empty": lambda _name: b"",
     "blank": lambda _name: b" \r\n",
     "zeros": lambda _name: bytes(4096),
@@ -44,7 +62,11 @@ DAMAGE: dict[str, Callable[[str], bytes | None]] = {
     "nothing in it": lambda _name: b"{}",
     "another kind": other_kind,
     "garbage": lambda _name: b"\x00\x01\xff" * 50,
-    "a directory": lambda _name: None,
+    "a number that Java cannot hold": too_large,
+    "a directory": lambda _name: Path.mkdir,
+    "a pipe": lambda _name: os.mkfifo,
+    "a link to itself": lambda _name: lambda path: path.symlink_to(path),
+    "a link to nothing": lambda _name: lambda path: path.symlink_to("/nowhere/at/all"),
 }
 
 
@@ -121,11 +143,8 @@ def root():
         yield directory
 
 
-def write(path: Path, content: bytes | None) -> None:
-    if content is None:
-        path.mkdir()
-    else:
-        path.write_bytes(content)
+def write(path: Path, content: bytes | Callable[[Path], None]) -> None:
+    path.write_bytes(content) if isinstance(content, bytes) else content(path)
 
 
 def good(name: str) -> bytes:
@@ -161,7 +180,7 @@ def test_a_backup_takes_the_place_of_a_broken_table_and_that_is_said(root, door,
     path = root / "config" / table
     write(path, DAMAGE[damage](table))
     path.with_name(f"{table}.bak").write_bytes(good(table))
-    if damage == "a directory" and door in {"make a batch topic", "consume"}:
+    if callable(DAMAGE[damage](table)) and door in {"make a batch topic", "consume"}:
         with pytest.raises(StoreError, match=str(path)):
             use(root)  # what is in the way of a table that has to be written is named
         return

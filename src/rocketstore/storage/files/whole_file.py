@@ -203,9 +203,9 @@ def small_files(layout: StoreLayout) -> Callable[[str], Content]:
         except FileNotFoundError:
             return None
         except SystemRefusedError as error:
-            if error.errno != errno.EIO:  # nothing is known of it: no permission, a lost mount
-                raise
-            return os.strerror(errno.EIO)
+            if error.errno not in {errno.EIO, errno.ELOOP}:
+                raise  # nothing is known of it: no permission, a lost mount
+            return os.strerror(error.errno)
         except StoreError:
             return NO_FILE
 

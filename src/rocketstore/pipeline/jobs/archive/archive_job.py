@@ -253,7 +253,7 @@ def plan_run(store: StorePlace, last: Run | None, number: int) -> LogPlan:
     tables = {
         entry.name: read_part(store.location, entry.path, 0, entry.size)
         for entry in entries_of(store.location, CONFIG_DIRECTORY)
-        if not entry.is_directory
+        if entry.is_file
     }
     # The tables of a running broker change all the time: that alone makes no run.
     watched = {} if store.is_open else {name: zlib.crc32(one) for name, one in tables.items()}

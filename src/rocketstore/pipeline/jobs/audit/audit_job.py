@@ -334,7 +334,7 @@ class _Audit(NamedTuple):
         for key, row in (*places.queues.items(), *places.batch_queues.items()):
             yield from queue_file_findings(key, row.problems, places.below_root)
         held = {
-            queue: [one.size for one in entries if not one.is_directory]
+            queue: [one.size for one in entries if one.is_file]
             for queue, entries in places.extensions.items()
         }
         yield from extension_findings({queue: sizes for queue, sizes in held.items() if sizes})

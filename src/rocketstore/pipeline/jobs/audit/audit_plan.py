@@ -158,7 +158,7 @@ def _index_files(places: StoreListing) -> tuple[list[Finding], list[AuditIndexFi
     layout = places.sizes.index_layout
     for entry in places.index_entries:
         name = places.below_root(entry.path)
-        if entry.is_directory or not is_index_file_name(entry.name):
+        if not (entry.is_file and is_index_file_name(entry.name)):
             reason = "no index file's name; it is passed over"
             wrong.append(finding("index-extra", name, reason))
         elif entry.size != layout.size_bytes:
