@@ -49,9 +49,9 @@ SCENARIOS: Final = (
     ),
     Scenario(
         "consume",
-        "a new consumer reads 600,000 messages of 128 B that are there",
+        "a new consumer reads 2,400,000 messages of 128 B that are there",
         "consume",
-        {"messages": 600_000, "bodySize": 128},
+        {"messages": 2_400_000, "bodySize": 128},
         (Measure("rate", "messagesPerSecond", "messages/s", RATE, 1.5), *_COSTS),
         smoke={"messages": 2000},
     ),

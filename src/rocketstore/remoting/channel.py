@@ -1,7 +1,8 @@
 """A connection with its socket, in an event loop; and the turns in which requests are handled.
 
 All that came in one pass of the loop is handled in the next: requests of all channels are handed to
-the processor together, then each channel that has something to send sends it with one call.
+the processor together, then each channel that has something to send sends it with one call; where
+they are many, after one half of them too.
 
 Law: everything here runs in the thread of the loop. What waits for a reply is a future; what waits
 for an answer is no task.
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 SWEEP_S: Final = 1.0
 """How often times and limits are looked at."""
+
+MANY_CALLS: Final = 8
+"""From so many on, a turn is answered by halves: one is read while the other is made."""
 
 _log: Final = get_logger(__name__)
 
@@ -224,16 +228,24 @@ class Turns:
 
     def _turn(self) -> None:
         calls, self._calls = self._calls, []
+        half = len(calls) // 2 if len(calls) >= MANY_CALLS else 0
         try:
+            if half:
+                self._processor.process(calls[:half], self.totals)
+                self._flush()
             if calls:
-                self._processor.process(calls, self.totals)
+                self._processor.process(calls[half:], self.totals)
         finally:
             self._is_due = False
-            touched, self._touched = self._touched, []
-            now_ms = self.clock()
-            for channel in touched:
-                channel.flush(now_ms)
-            self.relieve(now_ms)
+            self.relieve(self._flush())
+
+    def _flush(self) -> int:
+        """Have the channels send what they have; return the time."""
+        touched, self._touched = self._touched, []
+        now_ms = self.clock()
+        for channel in touched:
+            channel.flush(now_ms)
+        return now_ms
 
     def relieve(self, now_ms: int) -> None:
         """Close who holds most where all hold too much; read on where they do not any more."""

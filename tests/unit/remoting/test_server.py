@@ -134,7 +134,29 @@ async def test_what_is_ready_in_a_turn_is_handled_together():
             assert {(one.opaque, one.body) for one in found} == {(number, b"b")}
             client.close()
         assert sum(echo.turns) == 80
-        assert max(echo.turns) > 16
+        assert max(echo.turns) > 8
+
+
+@pytest.mark.parametrize(
+    ("count", "parts"), [(7, [(7, 0)]), (8, [(4, 0), (4, 4)]), (9, [(4, 0), (5, 4)])]
+)
+async def test_a_large_turn_is_answered_by_halves(count, parts):
+    seen = []
+
+    class Watching(Echo):
+        def process(self, calls, totals):
+            try:
+                data = client.recv(65536, socket.MSG_PEEK)
+            except BlockingIOError:
+                data = b""
+            seen.append((len(calls), len(FrameReader().feed(data)[0])))
+            super().process(calls, totals)
+
+    async with await opened(Watching()) as server:
+        client = connected(server, framed(Command(ECHO)) * count)
+        await read_commands(client, count)
+        client.close()
+    assert seen == parts
 
 
 async def test_held_requests_are_rows_and_no_tasks_and_later_ones_pass_them():
