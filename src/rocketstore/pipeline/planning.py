@@ -129,12 +129,12 @@ def plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
             hint='to read what is there: option("failOnDataLoss", "false"); for a log in '
             "several directories name them: storePathCommitLog",
         )
-    if not segments:
-        return []
     ranges = queues.queue_ranges(store, segments, options)
     low, high = options.starting_timestamp_ms, options.ending_timestamp_ms
     times: dict[Any, int] = {} if low is None else {None: low}
     queues.check_times(store, segments, options, times | options.starting_times_ms)
+    if not segments:
+        return []
     kept = [whole_file(store, one, ranges) for one in in_time(store, segments, low, high)]
     if options.has_topic_choice and kept:
         try:
@@ -297,7 +297,7 @@ def in_time(
     store: StorePlace, segments: Sequence[Segment], low: int | None, high: int | None
 ) -> list[Segment]:
     """Leave out files whose records were all stored before or after the asked times."""
-    if low is None and high is None:
+    if not segments or (low is None and high is None):
         return list(segments)
     step = -(-len(segments) // FIRST_LOOKS)
     times: dict[int, int] = {}

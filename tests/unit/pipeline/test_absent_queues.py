@@ -208,6 +208,22 @@ def test_a_query_s_own_offset_says_that_a_queue_was_there(store):
     assert [row for row in found if row["queueId"] == 2] == expected
 
 
+def test_a_query_s_own_offset_and_time_count_where_no_file_of_the_log_is_left(store):
+    shutil.rmtree(store / "commitlog")
+    (store / "commitlog").mkdir()
+    (store / "lock").touch()
+    starts = {"subscribe": "pair", "startingOffsets": '{"pair":{"2":0}}'}
+    with pytest.raises(StoreError, match=r"startingOffsets asks for 0, there are 1 to 1"):
+        read_table(store, **starts)
+    with pytest.raises(StoreError, match=r"startingOffsets asks for offset 0: .* found 1 to 1"):
+        StreamRun(store, **starts).batch()
+    assert read_table(store, **starts, failOnDataLoss=False) == []
+    since = {"subscribe": "pair", "startingOffsetsByTimestamp": '{"pair":{"0":1}}'}
+    assert read_table(store, **since) == []
+    with pytest.raises(StoreError, match=r"queue pair/0 of .*: nothing was stored at 1 ms"):
+        read_table(store, **since, startingOffsetsByTimestampStrategy="error")
+
+
 def pairs_of(rows):
     return sorted((row["queueId"], row["queueOffset"]) for row in rows)
 

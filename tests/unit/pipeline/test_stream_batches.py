@@ -81,6 +81,7 @@ def test_the_rows_of_a_store_without_a_file_come_once_there_is_one(tmp_path, clo
     (root / "lock").touch()
     run = StreamRun(root, **mode)
     assert run.batch() == []
+    assert StreamRun(root, startingTimestamp=5, **mode).batch() == []
     with open_store(root, clock) as store:
         put = put_all(store, messages(5), clock)
         assert sorted_places(run.drain()) == put

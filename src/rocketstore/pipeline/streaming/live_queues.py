@@ -101,7 +101,8 @@ class LiveQueues(LiveLog):
         if queue.key in times_ms:
             return self._first_since(queue, times_ms[queue.key])
         number = starts.get(queue.key, EARLIEST)
-        least, most = queue.first_left(self.start), queue.max_offset
+        most = queue.max_offset
+        least = queue.first_left(self.start) if self.segments else most
         if number < 0 or least <= number <= most:
             return number
         resumed = max(least, min(number, most))
