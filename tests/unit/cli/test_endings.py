@@ -40,15 +40,19 @@ main(["store", "verify", {str(tmp_path)!r}])
 
 @pytest.mark.parametrize("door", ["rocketstore", "rocketstore.cli"])
 @pytest.mark.parametrize("imported", ["cyclopts", "rocketstore.cli.wording"])
+@pytest.mark.parametrize("swallowed", [False, True])
 def test_an_interrupt_while_the_command_line_is_imported_ends_it_without_a_traceback(
-    door, imported
+    door, imported, swallowed
 ):
     code = f"""
-import runpy, signal, sys
+import runpy, signal, sys, weakref
 
 class Interrupt:
     def find_spec(self, name, *_):
-        if name == {imported!r}:
+        if name == {imported!r} and {swallowed}:
+            gone = Interrupt()
+            kept = weakref.ref(gone, lambda _: signal.raise_signal(signal.SIGINT))
+        elif name == {imported!r}:
             signal.raise_signal(signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupt())
