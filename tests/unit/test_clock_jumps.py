@@ -201,12 +201,14 @@ def test_a_born_time_is_the_clock_s_and_a_store_time_never_goes_back(
 
 @ahead
 def test_the_lag_of_a_group_grows_though_the_store_times_are_ahead(store, clock, jump_ms):
+    put(store, born_timestamp_ms=clock.now_ms - 5_000)
     put_while_ahead(store, clock, jump_ms)
     put(store)
-    store.consumer_offsets.set("orders", "billing", 0, 0)
-    put(store)
+    put(store, born_timestamp_ms=clock.now_ms - 5_000)
     clock.now_ms += 7_000
-    assert lag_ms(store) == 7_000
+    for offset, waited_ms in enumerate((7_000, 7_000, 12_000)):
+        store.consumer_offsets.set("orders", "billing", 0, offset)
+        assert lag_ms(store) == waited_ms
 
 
 @ahead

@@ -113,6 +113,10 @@ def test_page_has_the_options_of_the_module():
         for row in table
     ]
     assert page == option_rows()
+    compatibility = (ROOT / "docs" / "compatibility.md").read_text("utf-8")
+    [said] = re.findall(r"keys of our own or of 5\.x: (.*?) \(", compatibility)
+    ours = [f"`{spec.key}`" for spec in FIELDS.values() if spec.option.ours]
+    assert sorted(said.split(", ")) == sorted(ours)
 
 
 def test_every_option_has_a_sentence_and_a_unit():

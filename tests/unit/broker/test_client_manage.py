@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rocketstore.broker.client_manage import MANY, SHARE_S
 from rocketstore.broker.clients import Clients, ConsumerGroup
 from rocketstore.format.metadata_json import (
     SubscriptionGroup,
@@ -178,6 +177,9 @@ def test_enumerations_may_be_numbers(desk):
     assert (group.consume_type, group.message_model, group.consume_from) == (
         "CONSUME_ACTIVELY", "BROADCASTING", "CONSUME_FROM_FIRST_OFFSET",
     )  # fmt: skip
+
+
+MANY, SHARE_S = 50, 0.1  # as docs/compatibility.md says
 
 
 class Paced(AtOnce):

@@ -261,8 +261,10 @@ def test_group_that_is_sent_elsewhere_is_told_so_in_a_message(orders):
     }  # fmt: skip
 
 
-def heartbeat(desk: Desk, version: int = 1, model: str = "CLUSTERING", tags: str = "a") -> None:
-    subscription = {"topic": "orders", "subString": tags, "subVersion": version}
+def heartbeat(
+    desk: Desk, version: int = 1, model: str = "CLUSTERING", tags: str = "a", **more: object
+) -> None:
+    subscription = {"topic": "orders", "subString": tags, "subVersion": version, **more}
     consumer = {
         "groupName": "G", "messageModel": model, "subscriptionDataSet": [subscription],
     }  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.remoting.command import Command
 from support.broker_desk import SEND, Desk
-from unit.broker.test_pulling import PULL
+from unit.broker.test_pulling import PULL, heartbeat
 
 LONG = {
     "topic": "orders", "queueId": 0, "sysFlag": 0, "bornTimestamp": 1, "flag": 0,
@@ -95,6 +95,9 @@ def test_11_an_expression_of_sql92_is_refused_and_never_taken_for_all(desk):
     for text in ("a > 1", "a >"):
         wanted = {"subscription": text, "expressionType": "SQL92", "sysFlag": 4}
         reply = desk.answer(11, {**PULL, **wanted})
+        assert (reply.code, reply.body) == (1, b"")
+        heartbeat(desk, tags=text, expressionType="SQL92")
+        reply = desk.answer(11, {**PULL, "sysFlag": 0, "subVersion": 1})
         assert (reply.code, reply.body) == (1, b"")
 
 

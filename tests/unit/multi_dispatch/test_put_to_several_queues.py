@@ -166,6 +166,9 @@ def test_a_put_makes_no_more_light_queues_than_the_limit(tmp_path):
             assert "%LMQ%c" not in store.topics()
     with open_small(tmp_path, **{**limited, "max_lmq_consume_queue_num": 3}) as store:
         assert put(store, "%LMQ%a,%LMQ%c").is_stored
+    with open_small(tmp_path, **{**limited, "max_lmq_consume_queue_num": 1}) as store:
+        assert put(store, "%LMQ%a,%LMQ%b").is_stored  # there are more than the limit already
+        assert len(read(store, "%LMQ%b")) == 5
 
 
 def test_without_the_second_setting_there_is_no_limit(tmp_path):

@@ -259,7 +259,15 @@ async def test_slow_and_silent_clients_are_closed_in_their_time():
         clients = [connected(server, framed(Command(ECHO))[:7]), connected(server)]
         await until(lambda: server.totals.held_bytes == 7 and len(server._turns.channels) == 2)
         with capture_logs() as logs:
-            for now[0] in range(0, 121_000, 1000):
+            for now[0] in range(0, 60_000, 1000):
+                server._turns._sweep()
+            clients[0].send(b"\0")  # a frame that comes byte by byte has no longer
+            await until(lambda: server.totals.held_bytes == 8)
+            assert server.totals.closed == {}
+            now[0] = 60_000
+            server._turns._sweep()
+            assert server.totals.closed == {CloseReason.UNFINISHED_FRAME: 1}
+            for now[0] in range(61_000, 121_000, 1000):
                 server._turns._sweep()
             reasons = [CloseReason.UNFINISHED_FRAME, CloseReason.IDLE]
             assert server.totals.closed == dict.fromkeys(reasons, 1)

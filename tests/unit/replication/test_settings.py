@@ -147,6 +147,7 @@ def test_a_slave_sends_a_reader_back_only_where_it_is_told_to(tmp_path, is_told)
         put_many(master, 150)
         master.wait_dispatched()
         end = master.max_offset("orders", 0)
+        assert master.get("orders", 0, end + 9).next_offset == end
     first, *_ = sorted((tmp_path / "commitlog").iterdir())
     first.unlink()  # as retention does
     with open_slave(tmp_path, "127.0.0.1:1", offset_check_in_slave=is_told) as slave:

@@ -57,6 +57,8 @@ def test_reading_everything_changes_no_byte_and_no_name(files):
         store.get("absent", 0, 0)
         store.find("TopicTest", "k1")
         store.by_id("0" * 32)
+        assert not store.wait_for(*QUEUE, 20, 0)
+        assert list(store.cut_short()) == store.holes == store.index_files() == []
         assert store.findings == []
         assert store.checkpoint() is None
     assert snapshot(files.root) == before

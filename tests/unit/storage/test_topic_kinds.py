@@ -198,6 +198,7 @@ def test_a_slave_s_topics_are_its_master_s(root):
 def test_no_door_puts_what_the_topic_s_consumers_would_not_find(root, capsys):
     with open_store(root) as store:
         create(store, "memory")
+        create(store, "batch", "lines")
         end = store.max_physical_offset
     lines = root / "lines.txt"
     lines.write_bytes(b"a\nb\n")
@@ -215,11 +216,13 @@ def test_no_door_puts_what_the_topic_s_consumers_would_not_find(root, capsys):
         assert all("t is a memory topic" in str(one.detail) for one in results)
         store.put(Message(topic="u", body=b"2")).raise_for_status()
         assert store.max_physical_offset > end
-    command = ["store", "import", str(root), str(lines), "--topic", "t"]
-    assert run(command) == 1
+    command = ["store", "import", str(root), str(lines), "--topic"]
+    assert run([*command, "t"]) == 1
     assert "t is a memory topic" in capsys.readouterr().err
+    assert run([*command, "lines"]) == 0
     with open_store(root) as store:
         assert bodies(store) == []
+        assert bodies(store, "lines") == [b"a", b"b"]
         store.put(Message(topic="t", body=b"3")).raise_for_status()
         assert bodies(store) == [b"3"]
 

@@ -298,12 +298,17 @@ def test_an_entry_whose_record_is_broken_is_stepped_over_and_counted(files, open
 def test_a_body_with_a_wrong_checksum_is_no_message_but_raw_bytes_are_not_checked(
     files, open_reader
 ):
-    offsets = [files.put(body=b"%d" % number) for number in range(3)]
+    offsets = [files.put(body=b"%d" % number, keys="k") for number in range(3)]
+    items = [("TopicTest", "k", offset, 1_000) for offset in offsets]
+    files.index("20231114221320000", items, begin_ms=1_000, end_ms=1_000)
     damage(files, offsets[1], 88, b"X")
     reader = open_reader()
     assert [message.body for message in reader.get(*QUEUE, 0).messages] == [b"0", b"2"]
     assert reader.get(*QUEUE, 0).skipped_entries == 1
     assert reader.get_raw(*QUEUE, 0).message_count == 3
+    assert [message.body for message in reader.find("TopicTest", "k")] == [b"2", b"0"]
+    ids = [encode_message_id(HOST, offset) for offset in offsets]
+    assert [reader.by_id(one) is None for one in ids] == [False, True, False]
 
 
 def test_only_lost_records_give_a_status_of_their_own_and_a_way_on(files, open_reader):
