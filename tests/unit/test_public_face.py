@@ -107,6 +107,12 @@ def test_every_other_status_is_an_error_that_says_whether_the_message_is_there(s
     assert caught.value.is_stored is result.is_stored
     assert ("in the log at 4711" in str(caught.value)) is result.is_stored
     assert ("do not put it again" in str(caught.value)) is result.is_stored
+    refused_again = {
+        "MESSAGE_ILLEGAL",
+        "PROPERTIES_SIZE_EXCEEDED",
+        "LMQ_CONSUME_QUEUE_NUM_EXCEEDED",
+    }
+    assert ("it would be refused again" in caught.value.hint) is (status.name in refused_again)
 
 
 def public_classes() -> Iterator[type]:

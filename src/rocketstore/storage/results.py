@@ -51,6 +51,13 @@ _STORED: Final = (
 )
 
 
+_REFUSED_AGAIN: Final = (
+    PutMessageStatus.MESSAGE_ILLEGAL,
+    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
+    PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
+)
+
+
 class PutResult(msgspec.Struct, frozen=True, gc=False):
     """Outcome of a put (PutMessageResult and AppendMessageResult of 4.9).
 
@@ -98,8 +105,10 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         if self.status is PutMessageStatus.PUT_OK:
             return self
         what = "the message was not stored"
-        hint = None
-        if self.is_stored:
+        hint = "put it again when the cause is gone"
+        if self.status in _REFUSED_AGAIN:
+            hint = "it would be refused again: change the message, or the limit that is named"
+        elif self.is_stored:
             what = f"the message is in the log at {self.physical_offset}, but not as safe as asked"
             hint = "do not put it again, it would be there twice"
         why = "" if self.detail is None else f": {self.detail}"
