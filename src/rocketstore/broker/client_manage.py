@@ -82,7 +82,7 @@ class _CheckBody(msgspec.Struct, rename="camel"):
 class UnregisterHeader(Header):
     """Which groups a client leaves."""
 
-    client_id: str = msgspec.field(name="clientID")
+    client_id: str | None = msgspec.field(name="clientID", default=None)
     producer_group: str | None = None
     consumer_group: str | None = None
 

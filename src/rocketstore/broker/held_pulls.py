@@ -37,7 +37,7 @@ class PullHeader(Header):
     queue_offset: Int64
     max_msg_nums: Int32
     sys_flag: Int32
-    commit_offset: Int64
+    commit_offset: Int64 | None = None
     suspend_timeout_millis: Int64 = 0
     subscription: str | None = None
     sub_version: Int64 = 0

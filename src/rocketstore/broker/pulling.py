@@ -131,10 +131,9 @@ class Pulling:
         if self._ends:
             return _refused_at_the_end()
         answer = self._page(header, wanted)
-        if header.sys_flag & COMMITS and self._keeps_offsets:
-            self._offsets.set(
-                header.topic, header.consumer_group, header.queue_id, header.commit_offset
-            )
+        offset = header.commit_offset
+        if offset is not None and header.sys_flag & COMMITS and self._keeps_offsets:
+            self._offsets.set(header.topic, header.consumer_group, header.queue_id, offset)
         if answer.code == BrokerAnswer.PULL_NOT_FOUND and header.sys_flag & WAITS:
             return self._hold(header, call, wanted)
         return answer

@@ -37,6 +37,12 @@ def filled(desk: Desk, count: int = 3) -> Desk:
 def test_4_a_field_that_is_missing_matters_with_letters_only(desk):
     assert desk.send("orders").code == 0
     assert desk.answer(10, LONG, b"x").code == 0  # no producer group, no template
+    assert desk.answer(35, {"consumerGroup": "G"}).code == 0  # its connection says who leaves
+    desk.store.wait_dispatched()
+    for flags in (4, 5):  # with nothing to commit nothing is, though the flag says so
+        fields = {name: value for name, value in PULL.items() if name != "commitOffset"}
+        assert desk.answer(11, {**fields, "sysFlag": flags}).code == 0
+        assert "orders@G" not in desk.store.consumer_offsets.snapshot()
     for letter in "abcdefgh":
         fields = {name: value for name, value in SEND.items() if name != letter}
         reply = desk.answer(310, fields, b"x")
