@@ -217,14 +217,17 @@ def test_entries_that_are_missing_after_an_orderly_end_are_damage(killed):
 
 @pytest.mark.parametrize(
     ("content", "severity"),
-    [(b"short", Severity.WARNING), (b"\x7f" * 4096, Severity.WARNING), (None, Severity.NOTE)],
-)
+    [
+        (b"", Severity.WARNING), (b"short", Severity.WARNING), (bytes(24), Severity.WARNING),
+        (b"\x7f" * 4096, Severity.WARNING), (None, Severity.NOTE),
+    ],
+)  # fmt: skip
 def test_a_broken_checkpoint_is_named(content, severity, store):
     root, _ = store
     path = root / "checkpoint"
     path.unlink() if content is None else path.write_bytes(content)
     findings = [f for f in verify(root).findings if f.kind == "checkpoint"]
-    assert findings
+    assert len(findings) == (3 if content and len(content) == 4096 else 1), "one of each fault"
     assert {f.severity for f in findings} == {severity}
     # What it says of a repair is what a repair does.
     is_replaced = bool(repair_store(root, CONFIG, now_ms=NOW_MS).actions)
