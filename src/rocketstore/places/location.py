@@ -28,6 +28,9 @@ def local_path(location: str) -> str:
     >>> local_path("/data/my%20store")
     '/data/my%20store'
     """
+    if not location or "\0" in location:
+        what = f"{location!r} names no directory of this machine: it is empty, or has U+0000 in it"
+        raise ConfigError(what, key="path", value=location, hint="name a directory")
     if location[:5].lower() != "file:":
         return _normal(location)
     path = location[5:]

@@ -199,17 +199,27 @@ def test_a_hash_in_a_uri_is_a_part_of_its_path():
     assert table_uri("s3://bucket/a#b?region=eu", "messages")[0] == "s3://bucket/a%23b/messages"
 
 
-@pytest.mark.parametrize("location", ["file:store", "file://data/store", "file:", "file://"])
-def test_a_uri_that_names_no_directory_of_this_machine_is_refused(location):
+@pytest.mark.parametrize(
+    "location", ["file:store", "file://data/store", "file:", "file://", "", "a\0b"]
+)
+def test_a_uri_that_names_no_directory_of_this_machine_is_refused(location, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    build_store(tmp_path / "store", 3, Clock())
     for use in (
         local_path,
         read_table,
         audited,
         lambda one: archived(one, one),
+        lambda one: archived(tmp_path / "store", one),
+        lambda one: rebuilt_here(tmp_path / "store", target=one),
+        lambda one: plan_report(str(tmp_path / "store"), one),
         lambda one: parse_sink_options({"path": one}, streaming=False),
     ):
-        with pytest.raises(ConfigError, match="names no directory of this machine"):
+        with pytest.raises(
+            ConfigError, match=r"names no directory of this machine|no store is named|has U\+0000"
+        ):
             use(location)
+    assert [one.name for one in tmp_path.iterdir()] == ["store"]
 
 
 def test_a_pattern_names_the_directories_that_match(tmp_path):

@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline import audit, report
-from rocketstore.pipeline.jobs.publishing import published, write_parquet
+from rocketstore.pipeline.jobs.publishing import published, refuse_taken, write_parquet
 from rocketstore.places.files import files_at
 from support.archiving import archived
 from support.arrow_frames import Frame
@@ -131,11 +131,24 @@ def test_what_came_meanwhile_is_not_replaced(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
-def test_an_empty_directory_may_be_there(tmp_path):
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_an_empty_directory_may_be_there(tmp_path, is_linked):
     (tmp_path / "made").mkdir()
-    with published(f"file://{tmp_path}/made") as partial:
+    (tmp_path / "link").symlink_to("made")
+    with published(f"file://{tmp_path}/{'link' if is_linked else 'made'}") as partial:
         (Path(partial) / "file").write_text("x")
     assert (tmp_path / "made" / "file").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "made"]
+
+
+def test_a_place_where_a_disk_is_mounted_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path / "disk")
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    for name in ("disk", "link"):
+        with pytest.raises(StoreError, match=f"{name} is where a disk is mounted"):
+            refuse_taken(str(tmp_path / name))
+    refuse_taken(str(tmp_path / "disk" / "new"))
 
 
 def test_what_a_killed_run_left_is_named_and_kept(tmp_path, caplog):

@@ -64,8 +64,8 @@ def published(location: str) -> Iterator[str]:
         yield location
         put(location, SUCCESS, b"")
         return
-    target = Path(local_path(location))
-    refuse_taken(str(target))
+    refuse_taken(local_path(location))
+    target = Path(os.path.realpath(local_path(location)))  # no directory is renamed to a link
     made = missing_directories(target.parent)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}{PARTIAL}")
     try:
@@ -181,7 +181,12 @@ def refuse_taken(location: str) -> None:
             f"{location} is there already: expected nothing, or an empty directory",
             hint="name a directory that does not exist yet",
         )
-    target = Path(path)
+    target = Path(os.path.realpath(path) if is_local else path)
+    if is_local and target.is_mount():
+        raise StoreError(
+            f"{location} is where a disk is mounted: nothing can be renamed to it",
+            hint="name a directory below it, which need not be there",
+        )
     pattern = f".{escape(target.name)}.*{PARTIAL}"
     for left in sorted(target.parent.glob(pattern) if is_local else ()):
         hint = "another run's; if that was killed: rocketstore pipeline sweep"
