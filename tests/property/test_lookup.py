@@ -207,16 +207,12 @@ def test_a_lookup_in_a_damaged_log_is_what_the_rules_say(log, seed):
     compare_lookups(random.Random(seed), log, TOPICS[seed % len(TOPICS)])
 
 
-def keyed_store(
-    count: int, *, span: int = 1 << 30, others: int = 0
-) -> tuple[KeySearch, SyntheticLog]:
-    """Return a store of messages with one key, and items of other keys in the same slot."""
+def keyed_store(count: int, *, span: int = 1 << 30) -> tuple[KeySearch, SyntheticLog]:
+    """Return a store of messages with one key."""
     log, index = SyntheticLog(), IndexPart()
     for _ in range(count):
         log.add(topic=b"T", properties=b"KEYS\x01k1")
         index.put("T#k1", log.records[-1][0], 1_600_000_000_123)
-    for _ in range(others):
-        index.put("T#k1", 0, 1_600_000_000_123, slot_mate=True)
     return KeySearch(LogAtHand(Log(Part(bytes(log.data), 0))), Index(index), span), log
 
 

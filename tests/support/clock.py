@@ -1,4 +1,4 @@
-"""The clock of a test: it stands still until the test moves it."""
+"""The clock of a test: it stands still until the test moves it, or ticks."""
 
 START_MS = 1_700_000_000_000
 
@@ -10,4 +10,12 @@ class Clock:
         self.now_ms = now_ms
 
     def __call__(self) -> int:
+        return self.now_ms
+
+
+class TickingClock(Clock):
+    """A clock on which a second passes before each look."""
+
+    def __call__(self) -> int:
+        self.now_ms += 1_000
         return self.now_ms

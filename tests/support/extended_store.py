@@ -29,18 +29,18 @@ def open_extended(
     return MessageStore.open(root, config, clock=clock, disk=disk, threads=False)
 
 
-def units_of(store: Reader, topic: str, queue_id: int = 0) -> list[ExtensionUnit | None]:
+def units_of(store: Reader, topic: str) -> list[ExtensionUnit | None]:
     """Return the unit of each entry of a queue, None where an entry refers to none."""
     return [
-        store.extension_unit(topic, queue_id, entry.tags_code)
-        for _, entry in store.queue_entries(topic, queue_id)
+        store.extension_unit(topic, 0, entry.tags_code)
+        for _, entry in store.queue_entries(topic, 0)
     ]
 
 
-def units_on_disk(root: Path, topic: str, queue_id: int = 0) -> list[ExtensionUnit | None]:
+def units_on_disk(root: Path, topic: str) -> list[ExtensionUnit | None]:
     """Return the unit of each entry as another process reads them."""
     with ReadOnlyStore.open(root) as store:
-        return units_of(store, topic, queue_id)
+        return units_of(store, topic)
 
 
 def files_below(root: Path, *directories: str) -> dict[str, bytes]:

@@ -353,9 +353,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
         self.wfile.flush()
 
-    def _xml(self, root: str, inner: str, status: int = HTTPStatus.OK) -> None:
+    def _xml(self, root: str, inner: str) -> None:
         text = f'<?xml version="1.0" encoding="UTF-8"?>\n<{root}>{inner}</{root}>'
-        self._answer(text.encode(), status, {"Content-Type": "application/xml"})
+        self._answer(text.encode(), HTTPStatus.OK, {"Content-Type": "application/xml"})
 
     def _error(self, status: int, code: str) -> None:
         if self.command == "HEAD":

@@ -222,13 +222,13 @@ class ShadowDisk(Disk):
 
     # --- what happens by itself -----------------------------------------------------------------
 
-    def write_back(self, chance: random.Random, share: float = 0.5) -> None:
+    def write_back(self, chance: random.Random) -> None:
         """Let the system write some dirty pages, as it does at any time: they are durable then."""
         with self._lock:
             for path, file in self._names.items():
                 if file is not None and os.path.isfile(path):
                     now = _bytes_of(path)
-                    file.durable = _mixed(file.durable, now, chance, share, torn=False)
+                    file.durable = _mixed(file.durable, now, chance, 0.5, torn=False)
 
     def cut(self, target: Path, chance: random.Random, survival: Survival | None = None) -> None:
         """Make at `target`, an empty directory, what a machine finds after the power came back."""

@@ -83,9 +83,9 @@ SCHEMA = pa.schema(
 )
 
 
-def stored_numbers(root: Path, *, has_gaps: bool = False) -> list[int]:
+def stored_numbers(root: Path) -> list[int]:
     """Return the numbers of all rows in the store, in the order of the log."""
-    return [int(message.body[:6]) for message in stored_messages(root, has_gaps=has_gaps)]
+    return [int(message.body[:6]) for message in stored_messages(root)]
 
 
 def stored_messages(root: Path, *, has_gaps: bool = False) -> list[StoredMessage]:

@@ -15,22 +15,13 @@ INDEX_LAYOUT = IndexLayout(500, 2000)
 """Sizes of the golden stores."""
 
 
-def load_parts(
-    root: Path,
-    *,
-    now_ms: int,
-    config: StoreConfig | None = None,
-    log_file_bytes: int = LOG_FILE_BYTES,
-    queue_file_bytes: int = QUEUE_FILE_BYTES,
-    index_layout: IndexLayout = INDEX_LAYOUT,
-    disk: Disk | None = None,
-) -> LoadedStore:
+def load_parts(root: Path, *, now_ms: int, config: StoreConfig | None = None) -> LoadedStore:
     """Load a store's files without recovering them."""
     return LoadedStore(
         StoreLayout.of(root),
-        StoreSizes(log_file_bytes, queue_file_bytes, *index_layout),
+        StoreSizes(LOG_FILE_BYTES, QUEUE_FILE_BYTES, *INDEX_LAYOUT),
         config or StoreConfig(),
-        disk=disk or Disk(),
+        disk=Disk(),
         clock=lambda: now_ms,
         drop_later=lambda _drop: None,
         after_crash=False,

@@ -51,12 +51,11 @@ def store():
         yield root, build_store(root, COUNT, Clock())
 
 
-def scrubber_of(opened: MessageStore, known: DamageMap | None = None) -> Scrubber:
+def scrubber_of(opened: MessageStore) -> Scrubber:
     return Scrubber(
         PreadFiles(opened.layout.log_directories),
         cold_end=lambda: opened.flushed_physical_offset,
         now_ms=Clock(),
-        known=known,
     )
 
 

@@ -33,9 +33,9 @@ def torn(*, topic=b"orders", properties=b"TAGS\x01created", body=BODY, from_sect
     return log
 
 
-def body_up_to(edge, *, before=91 + 6, properties=b""):
+def body_up_to(edge):
     """Return a body with which the properties' byte number `edge` is the first of a sector."""
-    return b"b" * (SECTOR_SIZE_BYTES - before - edge)
+    return b"b" * (SECTOR_SIZE_BYTES - (91 + 6) - edge)
 
 
 @pytest.mark.parametrize("flavour", [compiled, reference])

@@ -55,10 +55,8 @@ def log_bytes(store, base=0):
     return (store.layout.commit_log_directories[0] / f"{base:020d}").read_bytes()
 
 
-def plain_size(body, properties=0):
-    return record_size(
-        body_size=len(body), topic_size=len(TOPIC), properties_size=properties, sys_flag=0
-    )
+def plain_size(body):
+    return record_size(body_size=len(body), topic_size=len(TOPIC), properties_size=0, sys_flag=0)
 
 
 # --- what is stored -------------------------------------------------------------------------------

@@ -44,8 +44,8 @@ def filled(root: Path, config: StoreConfig = CONFIG, *texts: str) -> Path:
     return root
 
 
-def texts_in(store: MessageStore, topic: str = "T") -> list[str]:
-    return [one.body.decode() for one in store.get(topic, 0, store.min_offset(topic, 0)).messages]
+def texts_in(store: MessageStore) -> list[str]:
+    return [one.body.decode() for one in store.get("T", 0, store.min_offset("T", 0)).messages]
 
 
 def locked_by_rebuild(root: Path, config: StoreConfig) -> None:

@@ -5,16 +5,8 @@ from pathlib import Path
 import pytest
 
 from rocketstore import repair_store
-from support.clock import Clock
+from support.clock import TickingClock
 from support.small_store import CONFIG, LOG_FILE_BYTES, build_store, crashed, log_path
-
-
-class SlowClock(Clock):
-    """Seconds pass between two looks: a checkpoint counts only from three seconds on."""
-
-    def __call__(self) -> int:
-        self.now_ms += 1_000
-        return self.now_ms
 
 
 def flip_body(root: Path, offset: int) -> None:
@@ -28,7 +20,7 @@ def flip_body(root: Path, offset: int) -> None:
 @pytest.mark.parametrize("damaged", [[70], [204], [120], [200], [70, 200], [20, 150, 240]])
 def test_a_second_compatible_repair_cuts_no_more(tmp_path, *, is_crashed, damaged):
     """After a crash 4.9 begins at one file, and at an earlier one after the next clean stop."""
-    clock = SlowClock()
+    clock = TickingClock()  # a checkpoint counts only from three seconds on
     offsets = build_store(tmp_path, 260, clock)
     for number in damaged:
         flip_body(tmp_path, offsets[number])

@@ -27,7 +27,7 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.transient_pool import PooledFile
-from support.clock import START_MS, Clock
+from support.clock import START_MS, TickingClock
 from support.configured_store import LOG_FILE_BYTES, open_small, small_config
 from support.failing_disk import FailingDisk
 from support.inside import parts_of, workers_of
@@ -556,18 +556,10 @@ def test_a_clock_that_goes_back_puts_no_commit_off(tmp_path, clock):
 
 
 def test_puts_wake_the_thread_and_its_commits_wake_dispatch(tmp_path):
-    with open_pooled(tmp_path, Ticking(), threads=True) as store:
+    with open_pooled(tmp_path, TickingClock(), threads=True) as store:
         for number in range(5):
             put(store, b"%d" % number)
             wait_until(lambda: store.max_offset(TOPIC, 0) == number + 1, "it is seen")  # noqa: B023
-
-
-class Ticking(Clock):
-    """A clock by which every commit is due."""
-
-    def __call__(self) -> int:
-        self.now_ms += 1000
-        return self.now_ms
 
 
 @pytest.mark.parametrize("timed", [True, False])
@@ -606,7 +598,7 @@ class StrangeDisk(Disk):
 
 
 def test_when_its_thread_dies_puts_are_refused_and_close_commits(tmp_path):
-    with open_pooled(tmp_path, Ticking(), disk=StrangeDisk(), threads=True) as store:
+    with open_pooled(tmp_path, TickingClock(), disk=StrangeDisk(), threads=True) as store:
         put(store, b"kept")
         wait_until(lambda: store.running_flags.bits, "its death is seen")
         result = store.put(Message(topic=TOPIC, body=b"x"))
@@ -619,7 +611,7 @@ def test_when_its_thread_dies_puts_are_refused_and_close_commits(tmp_path):
 def test_the_thread_goes_on_after_what_the_disk_refused(tmp_path):
     disk = FailingDisk()
     with open_pooled(
-        tmp_path, Ticking(), disk=disk, threads=True, commit_interval_commit_log=1
+        tmp_path, TickingClock(), disk=disk, threads=True, commit_interval_commit_log=1
     ) as store:
         put(store, b"first")
         wait_until(lambda: store.max_offset(TOPIC, 0) == 1, "the first is seen")
