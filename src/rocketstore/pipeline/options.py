@@ -162,7 +162,7 @@ class GivenOptions(dict[str, str]):
     def path_name(self) -> str:
         """Return the name of the option that says where the store is."""
         given = self.only_one(one for one in PLACES if one in self)
-        if re.fullmatch(r"[\w.-]+:\d+(\s*,\s*[\w.-]+:\d+)*", self.get(SERVERS, "").strip()):
+        if any(re.fullmatch(r"(\w+://)?[\w.%:\[\]-]+:\d+", one) for one in self.names(SERVERS)):
             # A sink would make a directory of that name, and the messages would not be where meant.
             raise self.refused(SERVERS, "has addresses of brokers", "name the store's directory")
         return given[0] if given else "path"

@@ -124,11 +124,17 @@ def test_the_address_says_the_names_too():
     assert own.columns[2] == "body"
     assert parse_stream_options({"Kafka.Bootstrap.Servers": "/data/store"}).read.has_kafka_names
     assert parse_sink_options({"kafka.bootstrap.servers": "/s"}, streaming=True).has_kafka_names
+    with pytest.raises(ConfigError, match=r"kafka.bootstrap.servers must be a dir.*'s3://b/s'"):
+        parse_sink_options({"kafka.bootstrap.servers": "s3://b/s"}, streaming=True)
 
 
 @pytest.mark.parametrize(
-    "address", ["host1:9092", "host1:9092,host2:9092", " 10.0.0.1:9092 , b-2.kafka.example:9094 "]
-)
+    "address",
+    [
+        "host1:9092", "host1:9092,host2:9092", " 10.0.0.1:9092 , b-2.kafka.example:9094 ",
+        "[2001:db8::1]:9092", "host1:9092,", "SASL_SSL://host1:9092,SASL_SSL://host2:9092",
+    ],
+)  # fmt: skip
 def test_addresses_of_brokers_are_refused_where_a_store_is_named(address):
     given = {"kafka.bootstrap.servers": address, "topic": "t"}
     for parse in (

@@ -144,14 +144,15 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
 
 
 def _root(values: GivenOptions) -> str:
-    path = values.get(values.path_name(), "")
+    name = values.path_name()
+    path = values.get(name, "")
     if not path.strip():
         hint = "give its directory to save(); INSERT INTO works with a temporary view, not a table"
         raise ConfigError("no store is named", key="path", hint=hint)
     refuse_secrets(path)
     if is_remote(path):
         what = "must be a directory: a store is appended to in place"
-        raise values.refused("path", what, "write to a directory that driver and executors share")
+        raise values.refused(name, what, "write to a directory that driver and executors share")
     return local_path(path)
 
 
