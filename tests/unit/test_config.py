@@ -412,10 +412,16 @@ def test_a_broker_conf_of_4_2_is_taken_without_its_sizes_and_each_old_key_is_nam
 
 
 def test_a_flag_of_the_broker_is_taken_and_said_to_have_no_effect():
-    loaded = load_config(environment={}, overrides=["aclEnable=true", "maxMessageSize=77"])
+    flags = ["aclEnable=true", "listenPort=5", "maxMessageSize=77"]
+    loaded = load_config(environment={}, overrides=flags)
     assert loaded.config == StoreConfig(max_message_size=77)
-    assert loaded.warnings == (
-        "--set aclEnable: an option of a broker, which a store does not have",
+    said = "an option of a broker, which a store does not have"
+    assert loaded.warnings == (f"--set aclEnable: {said}", f"--set listenPort: {said}")
+    assert (
+        load_config(
+            environment={}, overrides=flags, others=OUR_BROKER_KEYS | {"aclEnable"}
+        ).warnings
+        == ()
     )
 
 

@@ -209,6 +209,14 @@ def load_config(
     theirs = set(others) - _ADDRESS_KEYS
     flags = {key: text for key, text in flags.items() if key not in theirs}
     address = {key: flags.pop(key) for key in flags.keys() & _ADDRESS_KEYS}
+    where, in_file = Origin("flag", "--set"), {}
+    if broker_conf is not None:
+        where = Origin("file", os.fspath(broker_conf))
+        # A broker deletes expired files without a key that says so; other programs have to ask for
+        # it.
+        in_file = {"retention": "true"} | load_broker_conf(broker_conf)
+    if "brokerIP1" not in in_file | address:  # a port alone is no store's host
+        flags |= {key: text for key, text in address.items() if key not in others}
     idle = sorted(flags.keys() & _IDLE_KEYS)
     warnings = [
         f"--set {key}: an option of a broker, which a store does not have"
@@ -220,12 +228,6 @@ def load_config(
     for key, text in own.items():
         if key not in FIELD_OF_KEY:
             raise _unknown_key(key, text, others)
-    where, in_file = Origin("flag", "--set"), {}
-    if broker_conf is not None:
-        where = Origin("file", os.fspath(broker_conf))
-        # A broker deletes expired files without a key that says so; other programs have to ask for
-        # it.
-        in_file = {"retention": "true"} | load_broker_conf(broker_conf)
     origins = {spec.key: Origin("default") for spec in FIELDS.values()}
     texts: dict[str, str] = {}
     with located(lambda key: Origin("flag") if key in address else where):
