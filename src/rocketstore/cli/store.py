@@ -25,7 +25,12 @@ from rocketstore.cli.options import (
 )
 from rocketstore.cli.output import before_a_verdict, print_object, print_rows
 from rocketstore.cli.progress import progress
-from rocketstore.cli.wording import program_name, system_error
+from rocketstore.cli.wording import (
+    RUN_AGAIN,
+    program_name,
+    saying_when_interrupted,
+    system_error,
+)
 from rocketstore.errors import ConfigError, FormatError, RocketStoreError
 from rocketstore.units import counted
 
@@ -194,7 +199,9 @@ def repair(
     from rocketstore.cli.findings import print_repair
 
     config = options.load(store)
-    return print_repair(repair_store(store, config, policy=policy, dry_run=dry_run), options.output)
+    with saying_when_interrupted("" if dry_run else RUN_AGAIN):
+        report = repair_store(store, config, policy=policy, dry_run=dry_run)
+    return print_repair(report, options.output)
 
 
 @app.command(
@@ -244,17 +251,26 @@ def import_(
     # Pipes have no size by which to show progress.
     total = sum(path.stat().st_size for path in files) if all(map(Path.is_file, files)) else None
     started = time.monotonic()
-    count = 0
-    with settings.open_for_writing(store) as opened, progress("importing", total=total) as advance:
-        opened.wait_dispatched()
-        stored_before = opened.max_offset(topic, queue)
-        try:
-            for path in files:
-                with open_input(path) as lines:
-                    count += import_lines(opened, lines, target, advance, name=str(path))
-        except KeyboardInterrupt:
+    count, stored = 0, None
+    try:
+        with (
+            settings.open_for_writing(store) as opened,
+            progress("importing", total=total) as advance,
+        ):
             opened.wait_dispatched()
-            stored = opened.max_offset(topic, queue) - stored_before
-            raise KeyboardInterrupt(f"{stored:,} lines are stored in {topic}/{queue}") from None
+            stored_before = opened.max_offset(topic, queue)
+            try:
+                for path in files:
+                    with open_input(path) as lines:
+                        count += import_lines(opened, lines, target, advance, name=str(path))
+                stored = count
+            except KeyboardInterrupt:
+                opened.wait_dispatched()
+                stored = opened.max_offset(topic, queue) - stored_before
+                raise
+    except KeyboardInterrupt:  # perhaps in the close, when all lines are stored
+        if stored is None:
+            raise
+        raise KeyboardInterrupt(f"{stored:,} lines are stored in {topic}/{queue}") from None
     seconds = time.monotonic() - started
     print(f"{counted(count, 'message')} imported into {store} in {seconds:.1f} s")

@@ -9,12 +9,16 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 STANDARD_INPUT: Final = "/dev/stdin"
 """What a lone dash stands for."""
+
+RUN_AGAIN: Final = "run it again to complete it"
+"""After a repair or rebuild was interrupted."""
 
 _MODULES: Final = {
     ("rocketstore", "cli", "__main__.py"): "rocketstore.cli",
@@ -38,6 +42,15 @@ def print_on_stderr(text: str) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def saying_when_interrupted(text: str) -> Iterator[None]:
+    """Have a Ctrl-C end the command with this text, unless it has a text by then."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        raise KeyboardInterrupt(*interrupt.args or (text,)) from None
 
 
 def drop_output() -> None:

@@ -17,6 +17,7 @@ from rocketstore import Message, StoreConfig
 from rocketstore.cli.application import _interrupt_again, main, run
 from rocketstore.events import get_logger
 from rocketstore.message_store import MessageStore
+from rocketstore.storage.store import BaseStore
 from support.patience import PATIENCE_S
 from support.python_process import run_python
 
@@ -147,6 +148,29 @@ def test_an_interrupted_import_says_how_many_lines_are_stored(tmp_path, capsys, 
         assert not (tmp_path / "abort").exists()
         with MessageStore.open(tmp_path, read_only=True) as reader:
             assert reader.max_offset("t", 2) == stored_before + 512
+
+
+def interrupt(*_arguments: object, **_settings: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_import_that_is_interrupted_while_it_closes_says_that_all_is_stored(
+    tmp_path, capsys, monkeypatch
+):
+    (tmp_path / "lines").write_bytes(b"a\nb\n")
+    whole = BaseStore.__exit__
+    monkeypatch.setattr(BaseStore, "__exit__", lambda *given: interrupt(whole(*given)))
+    arguments = [str(tmp_path / "s"), str(tmp_path / "lines"), "-t", "t"]
+    assert run(["store", "import", *arguments, "-s", "mappedFileSizeCommitLog=65536"]) == 130
+    assert capsys.readouterr().err == "rocketstore: interrupted; 2 lines are stored in t/0\n"
+
+
+@pytest.mark.parametrize("words", ["store repair", "queue rebuild", "index rebuild"])
+def test_an_interrupted_repair_says_how_to_complete_it(words, tmp_path, capsys, monkeypatch):
+    MessageStore.open(tmp_path, StoreConfig.small()).close()
+    monkeypatch.setattr("rocketstore.audit.repair.audit_store", interrupt)
+    assert run([*words.split(), str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "rocketstore: interrupted; run it again to complete it\n"
 
 
 @pytest.mark.parametrize(
