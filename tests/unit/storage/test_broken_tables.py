@@ -275,3 +275,10 @@ def test_a_batch_topic_without_a_message_is_not_forgotten_with_its_table(root):
         path.write_bytes(b"")
     with pytest.raises(FormatError, match=f"{root}/config/{TOPICS}: "):
         opened(root)
+
+
+def test_half_a_character_in_a_table_is_read_as_java_stores_it(root):
+    """Arrow has no such text, and Java writes a ? for it."""
+    (root / "config" / OFFSETS).write_text('{"offsetTable":{"\\ud800@g":{0:1}}}')
+    (row,) = read_table(root, table="consumers")
+    assert (row["group"], row["topic"], row["offset"]) == ("g", "?", 1)
