@@ -10,6 +10,7 @@ import inspect
 import io
 import logging
 import os
+import select
 import sys
 import threading
 import traceback
@@ -41,6 +42,9 @@ NARROWEST: Final = 20
 
 INTERRUPT_AGAIN_S: Final = 0.01
 """Pause after which a swallowed Ctrl-C is repeated: longer than a destructor takes."""
+
+FULL_PIPE_S: Final = 0.1
+"""How long a line of the log waits for a reader; once one is lost, the next do not wait."""
 
 COMMANDS: Final = (
     ("store", "app", "Inspect, verify, repair and fill a store."),
@@ -253,9 +257,22 @@ def _kept_traceback(error: BaseException) -> str:
 
 
 class _OnStderr(logging.Handler):
-    """Shows what the store logs; the stream is looked up each time, since tests replace it."""
+    """Shows what the store logs; the stream is looked up each time, since tests replace it.
+
+    Law: a reader that leaves its pipe full, a stopped pager say, costs lines, and not the answers
+    of a broker.
+    """
+
+    _lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError, ValueError):  # without a descriptor, as those of tests
+            if not select.select([], [sys.stderr], [], 0 if self._lost else FULL_PIPE_S)[1]:
+                self._lost += 1
+                return
+        if self._lost:
+            complain(f"{self._lost} lines of the log are lost: nobody read those before them")
+            self._lost = 0
         complain(self.format(record))
 
 

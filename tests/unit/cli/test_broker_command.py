@@ -100,21 +100,28 @@ def test_file_of_4_9_is_served_and_what_was_sent_is_in_the_store(tmp_path, ends_
         assert (message.body, message.store_host) == (b"kept", address)
 
 
-def test_broker_whose_log_nobody_reads_answers_all_the_same(tmp_path):
+@pytest.mark.parametrize("is_kept", [False, True], ids=["closed", "full"])
+def test_broker_whose_log_nobody_reads_answers_all_the_same(tmp_path, *, is_kept):
     """It logs what it refuses, and who joins a group, before it answers."""
     command = [sys.executable, "-m", "rocketstore", "serve", "broker", str(tmp_path / "store")]
     ports = ["--set=listenPort=0", "--set=namesrvPort=0", "--set=mappedFileSizeCommitLog=1048576"]
     pipe = subprocess.PIPE
-    with subprocess.Popen([*command, *ports], stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen([*command, *ports], stdout=pipe, stderr=pipe, pipesize=4096) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         try:
-            said = process.stdout.readline().split()
-            process.stderr.close()
+            said = process.stdout.readline().decode().split()
+            if not is_kept:
+                process.stderr.close()
             with Wire(said[3].rstrip(",")) as wire:
-                assert wire.ask(310, {**SEND, "b": "a topic"}, b"refused").code == 1
+                for _ in range(50):  # more than the pipe takes
+                    assert wire.ask(310, {**SEND, "b": "a topic"}, b"refused").code == 1
                 assert wire.ask(34, body=HEARTBEAT).code == 0
                 assert wire.ask(310, SEND, b"kept").code == 0
+                if is_kept:
+                    process.stderr.read1()
+                    assert wire.ask(310, {**SEND, "b": "a topic"}, b"refused").code == 1
+                    assert b"lines of the log are lost" in process.stderr.read1()
             process.terminate()
             assert process.wait(PATIENCE_S) == 0
         finally:
