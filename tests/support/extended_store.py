@@ -29,11 +29,11 @@ def open_extended(
     return MessageStore.open(root, config, clock=clock, disk=disk, threads=False)
 
 
-def units_of(store: Reader, topic: str) -> list[ExtensionUnit | None]:
+def units_of(store: Reader, topic: str, queue_id: int = 0) -> list[ExtensionUnit | None]:
     """Return the unit of each entry of a queue, None where an entry refers to none."""
     return [
-        store.extension_unit(topic, 0, entry.tags_code)
-        for _, entry in store.queue_entries(topic, 0)
+        store.extension_unit(topic, queue_id, entry.tags_code)
+        for _, entry in store.queue_entries(topic, queue_id)
     ]
 
 
