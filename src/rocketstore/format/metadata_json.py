@@ -50,8 +50,8 @@ BATCH_QUEUES: Final = "BatchCQ"
 """The attribute of a topic that a broker of 5.x looks at, and its value for queues of batches."""
 
 
-Int: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
-Long: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """Java's ``int`` and ``long``: fastjson reads no table with a number that is not of its type."""
 
 
@@ -62,8 +62,8 @@ class _Bean(msgspec.Struct, rename="camel"):
 class DataVersion(_Bean):
     """Which of two tables is newer."""
 
-    counter: Long = 0
-    timestamp: Long = 0
+    counter: Int64 = 0
+    timestamp: Int64 = 0
 
 
 class TopicConfig(_Bean, kw_only=True):
@@ -71,26 +71,26 @@ class TopicConfig(_Bean, kw_only=True):
 
     attributes: dict[str, str] | None = None
     order: bool = False
-    perm: Int = 6
-    read_queue_nums: Int = 16
+    perm: Int32 = 6
+    read_queue_nums: Int32 = 16
     topic_filter_type: str = "SINGLE_TAG"
     topic_name: str
-    topic_sys_flag: Int = 0
-    write_queue_nums: Int = 16
+    topic_sys_flag: Int32 = 0
+    write_queue_nums: Int32 = 16
 
 
 class SubscriptionGroup(_Bean, kw_only=True):
     """A consumer group's settings; the values are those of a new group."""
 
-    broker_id: Int = 0
+    broker_id: Int32 = 0
     consume_broadcast_enable: bool = True
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     group_name: str
     notify_consumer_ids_changed_enable: bool = True
-    retry_max_times: Int = 16
-    retry_queue_nums: Int = 1
-    which_broker_when_consume_slowly: Int = 1
+    retry_max_times: Int32 = 16
+    retry_queue_nums: Int32 = 1
+    which_broker_when_consume_slowly: Int32 = 1
 
 
 class TopicTable(_Bean):
@@ -121,9 +121,9 @@ class ConsumerOffsets(_Bean):
     they tell to which log the offsets belong. 4.9 neither writes nor keeps them.
     """
 
-    lmq_offset_table: dict[str, Long] | None = None
-    log_marks: list[tuple[Long, Long, Long]] | None = None
-    offset_table: dict[str, dict[Int, Long]] = {}
+    lmq_offset_table: dict[str, Int64] | None = None
+    log_marks: list[tuple[Int64, Int64, Int64]] | None = None
+    offset_table: dict[str, dict[Int32, Int64]] = {}
 
     def by_name(self) -> dict[str, dict[int, int]]:
         """Return both tables as one."""
@@ -166,27 +166,27 @@ class DelayOffsets(_Bean):
     writes nor keeps them.
     """
 
-    log_end: Long | None = None
-    log_marks: list[tuple[Long, Long, Long]] | None = None
-    offset_table: dict[Int, Long] = {}
+    log_end: Int64 | None = None
+    log_marks: list[tuple[Int64, Int64, Int64]] | None = None
+    offset_table: dict[Int32, Int64] = {}
 
 
 class BloomFilterData(_Bean):
     """Bits of one group in the filter map."""
 
-    bit_num: Int = 0
-    bit_pos: list[Int] = []
+    bit_num: Int32 = 0
+    bit_pos: list[Int32] = []
 
 
 class ConsumerFilter(_Bean, kw_only=True):
     """A group's SQL92 expression."""
 
     bloom_filter_data: BloomFilterData | None = None
-    born_time: Long = 0
-    client_version: Int = 0
+    born_time: Int64 = 0
+    client_version: Int32 = 0
     consumer_group: str
     dead: bool = False
-    dead_time: Long = 0
+    dead_time: Int64 = 0
     expression: str | None = None
     expression_type: str | None = None
     topic: str

@@ -13,16 +13,14 @@ import functools
 import re
 from collections.abc import Mapping
 from itertools import repeat
-from typing import Annotated, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from rocketstore.errors import FieldRangeError
-from rocketstore.remoting.json_header import Int32
+from rocketstore.format.metadata_json import Int32, Int64
 
 __all__ = ["Header", "Int32", "Int64", "decode_fields", "encode_fields", "field_rows"]
-
-Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _BOOLEANS: Final = frozenset(("true", "false"))

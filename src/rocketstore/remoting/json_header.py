@@ -11,16 +11,14 @@ quotes, comments; invalid UTF-8, which Java replaces.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from rocketstore.errors import FieldRangeError, FormatError
-from rocketstore.format.metadata_json import whole_characters
+from rocketstore.format.metadata_json import Int32, whole_characters
 from rocketstore.remoting.codes import Language
 from rocketstore.remoting.command import Command
-
-Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 Value = TypeVar("Value")
 
