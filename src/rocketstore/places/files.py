@@ -185,13 +185,13 @@ def _listed(entry: os.DirEntry[str]) -> Iterator[FileEntry]:
     try:
         found = entry.stat()
     except OSError as error:
-        if not entry.is_symlink() or error.errno not in {errno.ENOENT, errno.ELOOP}:
-            if not isinstance(error, FileNotFoundError):
-                raise
-        elif entry.name.isdigit():
+        leads_nowhere = entry.is_symlink() and error.errno in {errno.ENOENT, errno.ELOOP}
+        if leads_nowhere and entry.name.isdigit():
             refuse_link_to_nothing(entry.path)
-        else:
+        elif leads_nowhere:
             yield FileEntry(entry.name, entry.path, 0, is_directory=False, is_file=False)
+        elif not isinstance(error, FileNotFoundError):
+            raise
         return
     is_file, is_directory = stat.S_ISREG(found.st_mode), stat.S_ISDIR(found.st_mode)
     yield FileEntry(entry.name, entry.path, found.st_size, is_directory, found.st_mtime_ns, is_file)

@@ -64,8 +64,9 @@ def published(location: str) -> Iterator[str]:
         yield location
         put(location, SUCCESS, b"")
         return
-    refuse_taken(local_path(location))
-    target = Path(os.path.realpath(local_path(location)))  # no directory is renamed to a link
+    place = local_path(location)
+    refuse_taken(place)
+    target = Path(os.path.realpath(place))  # no directory is renamed to a link
     made = missing_directories(target.parent)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}{PARTIAL}")
     try:
