@@ -79,15 +79,14 @@ def serve(group, log, putters, sync_s=FAST_S):
     return served
 
 
-@pytest.mark.parametrize(("threads", "most"), [(1, 220), (2, 380), (16, 1000)])
+@pytest.mark.parametrize(("threads", "most"), [(1, 210), (2, 250), (16, 400)])
 def test_threads_that_put_again_at_once_are_served_together(group, log, threads, most):
-    """Each alone they would be served 200, 400, and 3,200 times."""
+    """Each alone they would be served 200, 400, and 3,200 times.
 
-    def turns():
-        return len(serve(group, log, [Putter(group, log, 200) for _ in range(threads)]))
-
-    # Not each time: another process may keep one of them away for a while.
-    assert any(turns() <= most for _ in range(5))
+    After a sync as slow as this the thread waits for them although other processes keep one away.
+    """
+    putters = [Putter(group, log, 200) for _ in range(threads)]
+    assert len(serve(group, log, putters, SLOW_S)) <= most
 
 
 def test_one_that_stays_away_holds_up_nobody(group, log):
