@@ -1,5 +1,6 @@
 """Rebuild on Spark's workers; what tasks do is tested without Spark in tests/unit."""
 
+import re
 import shutil
 
 import pytest
@@ -56,7 +57,19 @@ def test_workers_share_a_long_queue_that_has_no_jump(rare_spark, tmp_path, monke
 
     monkeypatch.setattr(rebuilt_files, "take_over", take_over)
     monkeypatch.setattr(rebuild_job, "PART_ENTRIES", 100)
+    plans = []
+    map_batches = rebuild_job.map_batches
+
+    def mapped(frame, *how):
+        plans.append(frame._jdf.queryExecution().optimizedPlan().toString())
+        return map_batches(frame, *how)
+
+    monkeypatch.setattr(rebuild_job, "map_batches", mapped)
+    monkeypatch.setattr(rebuild_job, "_PARTITION_BYTES", 1)
+    monkeypatch.setattr(rebuild_job, "MOST_TASKS", 9)
     report = pipeline.rebuild(rare_spark, store, max_split_bytes=9000)
+    # As many tasks as there is to write, but no more than a job may have.
+    assert re.search(r"RepartitionByExpression \[target#\d+\], 9$", plans[0], re.MULTILINE)
     assert queues_and_index(store) == expected
     assert sorted(one for one in made if one.startswith(b"q")) == [
         *(b"qTopic0/0\0" + part for part in (b"0\0", b"1\0", b"2\0last")),

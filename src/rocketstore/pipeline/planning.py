@@ -87,7 +87,13 @@ class SplitTask(NamedTuple):
 def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
     """Return the tasks of a read, each a row of byte ranges; with `failOnDataLoss` none is lost."""
     stores = queues.chosen_stores(options)
-    ranges = [one for store in stores for one in plan_store(store, options)]
+    plans = [plan_store(store, options) for store in stores]
+    ranges = [one for kept, _ in plans for one in kept]
+    chosen = options.topics or options.topic_pattern or options.queues or "all topics"
+    asked = chosen if isinstance(chosen, str) else sorted(chosen)
+    reads, of = sum(one.byte_count for one in ranges), sum(size for _, size in plans)
+    where = ", ".join(one.location for one in stores)
+    _log.info("plan.reads", stores=where, bytes=reads, of=of, chosen=asked)
     if unknown := queues.unknown_topics(stores, options):
         size = sum(one.byte_count for one in ranges)
         late = _topics_in(ranges) if size <= LATE_BYTES else unknown
@@ -115,11 +121,11 @@ def plan_ranges(ranges: Sequence[SplitTask], options: ReadOptions) -> list[tuple
     return tasks_of(ranges, bytes_per_task(sum(one.byte_count for one in ranges), options))
 
 
-def plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
-    """Return the part to read of each file of a store."""
+def plan_store(store: StorePlace, options: ReadOptions) -> tuple[list[SplitTask], int]:
+    """Return the part to read of each file of a store, and how many bytes its files have."""
     listed = list_segments(store)
     if options.table == "damage":
-        return [whole_file(store, one, {}) for one in listed]
+        return [whole_file(store, one, {}) for one in listed], sum(one.size for one in listed)
     segments = [one for one in listed if not one.is_missing]
     hole = next((one for one in listed if one.is_missing), None)
     if hole is not None and options.fail_on_data_loss:
@@ -134,18 +140,14 @@ def plan_store(store: StorePlace, options: ReadOptions) -> list[SplitTask]:
     times: dict[Any, int] = {} if low is None else {None: low}
     queues.check_times(store, segments, options, times | options.starting_times_ms)
     if not segments:
-        return []
+        return [], 0
     kept = [whole_file(store, one, ranges) for one in in_time(store, segments, low, high)]
     if options.has_topic_choice and kept:
         try:
             kept = _within_queues(kept, store, segments, options)
         except ScanNeeded as reason:
             _log.warning("plan.reads_all", store=store.location, reason=reason)
-    chosen = options.topics or options.topic_pattern or options.queues or "all topics"
-    asked = chosen if isinstance(chosen, str) else sorted(chosen)
-    reads, of = sum(one.byte_count for one in kept), sum(one.size for one in segments)
-    _log.info("plan.reads", store=store.location, bytes=reads, of=of, chosen=asked)
-    return kept
+    return kept, sum(one.size for one in segments)
 
 
 def whole_file(store: StorePlace, segment: Segment, ranges: Mapping[QueueKey, range]) -> SplitTask:

@@ -67,7 +67,7 @@ def _plan(
         if found:
             starts[QueuePlace(key.topic, ANY_BROKER, key.queue_id)] = found.start
     of_queues = replace(options, queues=frozenset(starts), starting_offsets=starts)
-    return planning.plan_store(store, of_queues) if starts else []
+    return planning.plan_store(store, of_queues)[0] if starts else []
 
 
 def _records(

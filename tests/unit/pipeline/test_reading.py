@@ -227,6 +227,15 @@ def test_only_files_with_records_of_the_asked_queues_are_read(basic):
     assert planned_bytes(basic, maxSplitBytes="4096", **options) <= 4096
 
 
+def test_one_line_tells_what_a_read_of_several_stores_leaves_out(basic, copy, caplog):
+    both = json.dumps([str(basic), str(copy)])
+    with caplog.at_level("INFO"):
+        reads = planned_bytes(basic, paths=both, subscribe="TopicA")
+    (said,) = [one for one in caplog.messages if one.startswith("plan.reads")]
+    assert all(str(one) in said for one in (basic, copy))
+    assert f"bytes={reads} " in said
+
+
 def test_queue_entries_that_lie_lose_no_row(copy):
     options = {"subscribe": "TopicA", "startingOffsets": '{"TopicA":{"0":40}}'}
     wanted = read_table(copy, **options)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 LONG_BYTES: Final = 256 * MiB  # of a batch: to look at queues first costs less than to read it
 LIMITED_ENTRIES: Final = 2_000_000  # held of a store at a time: 32 MB
 CUT_BYTES: Final = GiB  # that the driver reads for a limit, to the end of a file; then a batch ends
-MOST_COUNTED: Final = 1000  # queues in which a loss is counted; of more it is told in bytes
+MOST_COUNTED: Final = 1000  # queues in which a loss is counted; of more the first one is enough
 
 Told: TypeAlias = "tuple[Int64Array, Int64Array, int]"
 """Where records start, their sizes, and up to where entries tell of all."""
@@ -155,13 +155,13 @@ class LiveQueues(LiveLog):
 
         What the entries cannot tell, because files of the queue are gone as well, is a loss.
         """
-        if len(self.queues) > MOST_COUNTED:
-            return super().gone(start, stop)
         count = unknown = 0
         for queue in self.queues:
             first, last = queue.pointing_into(start, stop)
             count += last - first
             unknown += 0 < first == queue.first_offset < queue.max_offset
+            if (count or unknown) and len(self.queues) > MOST_COUNTED:
+                return super().gone(start, stop)
         if unknown:
             return f"{count} messages are gone, and maybe others of {unknown} queues"
         return f"{count} messages are gone" if count else None

@@ -37,6 +37,7 @@ from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.rebuild import log_blocks, rebuild_commit, rebuilt_files
 from rocketstore.pipeline.jobs.rebuild.log_blocks import FACTS_TARGET, INDEX_TARGET, QUEUE_TARGET
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
+from rocketstore.pipeline.planning import MOST_TASKS
 from rocketstore.places.location import is_remote
 from rocketstore.places.log_verdict import judged_log
 from rocketstore.places.store_listing import batch_topics_of, list_store
@@ -336,7 +337,7 @@ class LogRows:
         empty = [f"{number}L AS {name}" for name, number in EMPTY_BLOCK.items()]
         blocks = blocks.unionByName(whole.selectExpr("target", *empty, "X'' AS data"))
         partitions = max(_PARTITIONS_MIN, count * ENTRY_SIZE_BYTES // _PARTITION_BYTES)
-        ordered = blocks.repartition(partitions, "target")
+        ordered = blocks.repartition(min(MOST_TASKS, partitions), "target")
         ordered = ordered.sortWithinPartitions("target", "piece", "ordinal")
         return _collected(map_batches(ordered, writing.write, rebuilt_files.WRITTEN_SCHEMA))
 
