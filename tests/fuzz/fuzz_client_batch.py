@@ -1,15 +1,14 @@
 """client_batch: any bytes are whole messages that fill them, or a FormatError."""
 
-from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketstore.errors import FormatError
 from rocketstore.format.client_batch import decode_client_batch, encode_client_batch
-from support.fuzzing import check_mutations, fuzz_with_atheris
 from support.vectors import vector
 
 ONE = vector("client-batch/one-message")
 GOLDEN = (ONE, ONE * 3, encode_client_batch([(7, b"", b""), (-1, b"x" * 90, b"TAGS\x01t")]))
+ANY = st.binary(max_size=200)
 
 
 def check(data: bytes) -> None:
@@ -22,16 +21,3 @@ def check(data: bytes) -> None:
     encoded = encode_client_batch(messages)
     assert len(encoded) == len(data)
     assert list(decode_client_batch(encoded)) == messages
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_messages_or_a_format_error(data):
-    check(data)
-
-
-def test_broken_golden_batches_are_messages_or_a_format_error():
-    check_mutations(check, GOLDEN)
-
-
-if __name__ == "__main__":
-    fuzz_with_atheris(check)

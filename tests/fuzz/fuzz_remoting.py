@@ -1,6 +1,5 @@
 """frames and headers: any bytes are commands that say the same when written again, or a fault."""
 
-from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketstore.errors import FormatError
@@ -9,7 +8,6 @@ from rocketstore.remoting.command import RESPONSE, Command, HeaderKind
 from rocketstore.remoting.connection import Connection, State
 from rocketstore.remoting.frame import FrameReader
 from rocketstore.remoting.limits import DEFAULT_LIMITS, Totals
-from support.fuzzing import check_mutations, fuzz_with_atheris
 from support.wire import frame, framed, recorded_headers
 
 HEADERS = tuple(header for _by, header in recorded_headers())
@@ -18,6 +16,7 @@ BINARY = tuple(
     for code in (0, 30, 300)
 )
 GOLDEN = (*map(frame, HEADERS), *BINARY, frame(HEADERS[0], b"body") + BINARY[0])
+ANY = st.binary(max_size=200) | st.binary(max_size=100).map(frame)
 
 
 def check(data: bytes) -> None:
@@ -63,16 +62,3 @@ def check_connection(data: bytes, commands: list[Command], fault: object) -> Non
     assert 0 <= totals.held_bytes <= len(data)
     connection.close()
     assert totals.held_bytes == 0
-
-
-@given(st.binary(max_size=200) | st.binary(max_size=100).map(frame))
-def test_any_bytes_are_commands_or_a_fault(data):
-    check(data)
-
-
-def test_broken_recorded_frames_are_commands_or_a_fault():
-    check_mutations(check, GOLDEN)
-
-
-if __name__ == "__main__":
-    fuzz_with_atheris(check)

@@ -2,14 +2,15 @@
 
 A harness is a function ``check(data)`` that returns whatever the bytes are, unless the codec breaks
 its law. Under pytest, `FUZZ_SEED` and `FUZZ_COUNT` of the environment choose the mutations. With
-atheris installed, ``PYTHONPATH=tests python tests/fuzz/fuzz_record.py -max_total_time=60`` lets it
-search by coverage.
+atheris installed, ``PYTHONPATH=tests python -m support.fuzzing fuzz_record -max_total_time=60``
+lets it search by coverage.
 """
 
 import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 
 from rocketstore.errors import FormatError
 
@@ -115,7 +116,11 @@ def fuzz_with_atheris(check: Callable[[bytes], None]) -> None:
     try:
         import atheris  # noqa: PLC0415 - only wanted here, and not on every machine
     except ImportError:
-        sys.exit("atheris is not installed; run this file with pytest instead")
+        sys.exit("atheris is not installed; run tests/fuzz with pytest instead")
     atheris.instrument_all()
     atheris.Setup(sys.argv, check)
     atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    fuzz_with_atheris(import_module(f"fuzz.{sys.argv.pop(1)}").check)
