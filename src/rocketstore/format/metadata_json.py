@@ -37,7 +37,9 @@ _STRING_OR_KEY: Final = re.compile(
 _BARE_KEY_MARK: Final = "\ufdd0"
 """A noncharacter in front of a bare key's digits while the text passes through the JSON parser."""
 _MARKED_KEY: Final = re.compile(_BARE_KEY_MARK + r"-?[0-9]{1,19}")
-_ESCAPE: Final = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)")
+_ESCAPE: Final = re.compile(
+    rb"\\(?:u[dD][89abAB]H\\u[dD][c-fC-F]H|(u[dD][89a-fA-F]H)|.)".replace(b"H", b"[0-9a-fA-F]{2}")
+)
 """The group is half a character."""
 _ESCAPED: Final = re.compile(r'[\x00-\x1f"\\\x7f-\x9f\u2028\u2029\ud800-\udfff]')
 _WRITTEN_OTHERWISE: Final = re.compile(r"[\\\x7f-\x9f\u2028\u2029]")
@@ -212,14 +214,15 @@ Body = TypeVar("Body")
 def loads(text: str | bytes | bytearray | memoryview) -> Any:
     """Parse JSON whose objects may have bare integers as keys, which become `int`.
 
-    Raises `FormatError` where it is not UTF-8, not such JSON, or nested too deep for Python's
-    stack.
+    Half a character is read as a ?. Raises `FormatError` where it is not UTF-8, not such JSON, or
+    nested too deep for Python's stack.
 
     >>> loads('{"TopicA@group":{0:250,1:250}}')
     {'TopicA@group': {0: 250, 1: 250}}
     """
     try:
-        decoded = text if isinstance(text, str) else bytes(text).decode("utf-8")
+        raw = text.encode() if isinstance(text, str) else bytes(text)
+        decoded = whole_characters(raw).decode()
         decoded = _refuse_blank(decoded.removeprefix("\ufeff"))  # an editor's mark
         with contextlib.suppress(json.JSONDecodeError):  # a tenth of the time, and most tables
             return json.loads(decoded, parse_constant=_refuse_constant)
@@ -271,7 +274,7 @@ def decode_body(data: bytes, kind: type[Body]) -> Body:
         try:
             return msgspec.json.decode(data, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            found = _without_nulls(loads(whole_characters(data)))
+            found = _without_nulls(loads(data))
             return msgspec.convert(found, kind, strict=False, str_keys=True)
     except msgspec.ValidationError as error:
         raise FieldRangeError(f"body: {error}") from error

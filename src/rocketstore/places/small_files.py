@@ -14,7 +14,6 @@ from rocketstore.format.metadata_json import (
     Table,
     decode_table,
     offset_tables_by_age,
-    whole_characters,
 )
 from rocketstore.metrics.damage_map import DAMAGE_MAP_FILE_NAME, DamageMap, decode_damage_map
 from rocketstore.places.files import files_at, read_part
@@ -42,9 +41,7 @@ def read_metadata(store: StorePlace, name: str, table: type[Table]) -> Table | N
     def content_of(path: str) -> Content:
         return small_content(store.location, listed[path]) if path in listed else None
 
-    return read_table(
-        f"{directory}/{name}", content_of, lambda raw: decode_table(whole_characters(raw), table)
-    )
+    return read_table(f"{directory}/{name}", content_of, partial(decode_table, table=table))
 
 
 def small_content(location: str, entry: FileEntry) -> Content:

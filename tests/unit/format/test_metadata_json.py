@@ -262,6 +262,14 @@ def test_field_of_the_wrong_type_is_named(text, table):
         decode_table(text, table)
 
 
+@pytest.mark.parametrize("as_read", [str, str.encode])
+def test_half_a_character_is_read_as_java_stores_it(as_read):
+    text = r'{"offsetTable":{"\ud83d@\ud83d\ude00":{0:1}}}'
+    assert decoded_offsets(as_read(text))["offsetTable"] == {"?@😀": {0: 1}}
+    with pytest.raises(FormatError):
+        loads(as_read(r'{"a":"\ud8"}x"}'))  # not four digits
+
+
 def test_the_byte_order_mark_of_an_editor_is_passed_over():
     assert loads(b"\xef\xbb\xbf" + b'{"T@g":{0:1}}') == {"T@g": {0: 1}}
 

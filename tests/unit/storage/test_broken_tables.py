@@ -278,7 +278,9 @@ def test_a_batch_topic_without_a_message_is_not_forgotten_with_its_table(root):
 
 
 def test_half_a_character_in_a_table_is_read_as_java_stores_it(root):
-    """Arrow has no such text, and Java writes a ? for it."""
+    """Arrow and UTF-8 have no such text, and Java writes a ? for it."""
     (root / "config" / OFFSETS).write_text('{"offsetTable":{"\\ud800@g":{0:1}}}')
     (row,) = read_table(root, table="consumers")
     assert (row["group"], row["topic"], row["offset"]) == ("g", "?", 1)
+    with MessageStore.open(root, StoreConfig.small(), threads=False) as store:
+        assert store.consumer_offsets.get("?", "g", 0) == 1
