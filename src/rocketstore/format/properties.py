@@ -33,6 +33,7 @@ PROPERTIES_SIZE_MAX: Final = 32767
 GIVE_BACK_ROOM: Final = 512
 """Bytes of properties that a message given back, and delayed, gets besides its own, at most: names
 of two topics and an id. A put says so where it leaves less."""
+PROPERTIES_SIZE_ROOMY: Final = PROPERTIES_SIZE_MAX - GIVE_BACK_ROOM
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"

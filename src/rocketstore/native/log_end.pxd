@@ -4,7 +4,7 @@ from rocketstore.native cimport view
 from rocketstore.native.view cimport Bytes
 from rocketstore.native.walk cimport has_offset
 
-cdef long long _MAGIC
+cdef long long _MAGIC, _LONGEST, _ROOMY
 cdef unsigned long long _THREES, _HIGHEST
 cdef bytes _KEYS, _TAGS, _UNIQUE_KEY
 cdef frozenset _SPECIAL

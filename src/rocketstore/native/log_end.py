@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocketstore.arguments import is_whole
 from rocketstore.errors import RefusedMessageError
-from rocketstore.format.properties import DELAY, INNER_MULTI_DISPATCH, KEYS, TAGS, UNIQ_KEY, WAIT
+from rocketstore.format import properties as named
 
 try:
     import cython
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from rocketstore.units import QueueKey
 
 _MAGIC = 0xDAA320A7 - (1 << 32)
+_LONGEST, _ROOMY = named.PROPERTIES_SIZE_MAX, named.PROPERTIES_SIZE_ROOMY
 _THREES = 0x0303030303030303
 _HIGHEST = 0x8080808080808080
-_KEYS, _TAGS = f"\2{KEYS}\1".encode(), f"\2{TAGS}\1".encode()
-_UNIQUE_KEY = f"\2{UNIQ_KEY}\1".encode()
+_KEYS, _TAGS = f"\2{named.KEYS}\1".encode(), f"\2{named.TAGS}\1".encode()
+_UNIQUE_KEY = f"\2{named.UNIQ_KEY}\1".encode()
 NEVER = 1 << 62
 """No append comes to this position."""
-_SPECIAL = frozenset({DELAY, INNER_MULTI_DISPATCH, WAIT})
+_SPECIAL = frozenset({named.DELAY, named.INNER_MULTI_DISPATCH, named.WAIT})
 """Properties that the writer looks at."""
 
 
@@ -369,7 +370,7 @@ class LogEnd:
 
         So do those that leave less than GIVE_BACK_ROOM: the writer says so in its result.
         """
-        if self.needs_slow_path or stop - start > 32767 - 512:
+        if self.needs_slow_path or stop - start > _ROOMY:
             self.needs_slow_path = True
         else:
             view.store_i16(self.data, start - 2, stop - start)
@@ -384,7 +385,7 @@ class LogEnd:
         One that does not fit sets `needs_slow_path`.
         """
         properties = view.bytes_inside(record.properties)
-        if properties.size > 32767:
+        if properties.size > _LONGEST:
             self.needs_slow_path = True
             return at
         start = self.write_head(record, body, counter, at, number, now)

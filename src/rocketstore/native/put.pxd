@@ -7,7 +7,7 @@ from rocketstore.native.view cimport Bytes
 from rocketstore.native.walk cimport is_plain_block
 
 cdef bytes _WAIT
-cdef long long _PIECE_BYTES
+cdef long long _PIECE_BYTES, PROPERTIES_SIZE_ROOMY
 
 cdef bint is_same(object one, object other)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rocketstore.format.properties import WAIT
+from rocketstore.format.properties import PROPERTIES_SIZE_ROOMY, WAIT
 
 try:
     import cython
@@ -196,7 +196,7 @@ class PlainPuts:
             body = record.body
         if type(body) is not bytes or len(body) > self.longest_body:
             return None
-        if len(record.properties) > 32767 - 512 or not self.is_ready(now):
+        if len(record.properties) > PROPERTIES_SIZE_ROOMY or not self.is_ready(now):
             return None
         end = self.end
         content = view.bytes_inside(body)

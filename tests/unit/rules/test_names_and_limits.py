@@ -1,24 +1,10 @@
-"""What stands once, and where it cannot: the compiled loops, and the SQL of a report."""
-
-import re
-from pathlib import Path
+"""What stands once, and where it cannot: the SQL of a report."""
 
 import duckdb
 import pytest
 
-import rocketstore.native
-from rocketstore.format.properties import GIVE_BACK_ROOM, PROPERTIES_SIZE_MAX
 from rocketstore.pipeline.jobs.report.report_tables import VIEWS
 from rocketstore.rules.topics import is_reserved, purpose_of
-
-NATIVE = Path(rocketstore.native.__file__).parent
-
-
-@pytest.mark.parametrize("module", ["log_end.py", "put.py"])
-def test_what_is_compiled_leaves_to_the_writer_what_leaves_no_room_to_be_given_back(module):
-    # Numbers, as a name would be looked up at each put.
-    numbers = re.findall(r"> (\d+) - (\d+)", (NATIVE / module).read_text())
-    assert numbers == [(str(PROPERTIES_SIZE_MAX), str(GIVE_BACK_ROOM))]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from rocketstore.errors import (
 )
 from rocketstore.events import get_logger
 from rocketstore.format.client_batch import BATCH_MESSAGE_FIXED_SIZE
-from rocketstore.format.properties import GIVE_BACK_ROOM, PROPERTIES_SIZE_MAX
+from rocketstore.format.properties import GIVE_BACK_ROOM, PROPERTIES_SIZE_MAX, PROPERTIES_SIZE_ROOMY
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.format.refusals import (
     body_bytes,
@@ -385,7 +385,7 @@ class StoreWriter:
         except StoreError as error:
             raise NotTakenError(PutMessageStatus.CREATE_MAPEDFILE_FAILED, str(error)) from error
         size = max(len(record.properties) for record in records)
-        if size > PROPERTIES_SIZE_MAX - GIVE_BACK_ROOM:
+        if size > PROPERTIES_SIZE_ROOMY:
             detail = (
                 f"properties of {size} bytes leave less than {GIVE_BACK_ROOM} of "
                 f"{PROPERTIES_SIZE_MAX}: a copy that a consumer gives back may lack the longest"
