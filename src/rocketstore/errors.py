@@ -28,7 +28,7 @@ class RocketStoreError(Exception):
     exit_code: ClassVar[int] = 1
     """Exit code of the command line when this error ends a command."""
 
-    retriable: ClassVar[bool] = False
+    retriable: bool = False
     """Whether the same call may succeed later although nothing is changed meanwhile."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -210,16 +210,17 @@ class PutFailedError(StoreError):
         The `PutMessageStatus`.
     is_stored
         Whether the message is in the log all the same, so that another put would store it twice.
+    retriable
+        As `PutResult.retriable`.
     """
 
     exit_code = 1
 
     def __init__(
-        self, message: str, *, status: Enum, is_stored: bool, hint: str | None = None
+        self, message: str, *, status: Enum, is_stored: bool, retriable: bool, hint: str
     ) -> None:
         super().__init__(message, hint=hint)
-        self.status = status
-        self.is_stored = is_stored
+        self.status, self.is_stored, self.retriable = status, is_stored, retriable
 
 
 class RefusedMessageError(StoreError):

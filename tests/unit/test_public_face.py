@@ -113,6 +113,8 @@ def test_every_other_status_is_an_error_that_says_whether_the_message_is_there(s
         "LMQ_CONSUME_QUEUE_NUM_EXCEEDED",
     }
     assert ("it would be refused again" in caught.value.hint) is (status.name in refused_again)
+    is_final = result.is_stored or status.name in refused_again
+    assert caught.value.retriable is result.retriable is not is_final
 
 
 def public_classes() -> Iterator[type]:

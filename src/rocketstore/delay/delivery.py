@@ -21,7 +21,6 @@ from rocketstore.errors import RefusedMessageError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import DELAY_TOPIC, is_due_time
 from rocketstore.rules.waiting import copy_of, real_queue
-from rocketstore.storage.results import PutMessageStatus
 
 if TYPE_CHECKING:
     from rocketstore.format.stored_message import StoredMessage
@@ -40,9 +39,6 @@ LEVEL_UNIT_MS: Final = 1_000
 
 BATCH_ENTRIES: Final = 1_000
 """Entries of a level dealt with before the other levels have their turn: about 20 ms."""
-
-_NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
-"""Statuses that the same message would get at every further try."""
 
 _log: Final = get_logger(__name__)
 
@@ -147,7 +143,7 @@ class DelayedDelivery:
                     "delay.delivers_again", delay_level=level.number, queue_offset=entry.offset
                 )
             return True
-        if result.status in _NEVER:
+        if not result.retriable:
             return self._give_up(level, entry, f"{result.status.name}: {result.detail}")
         self.refused += 1
         if level.number not in self._blocked:

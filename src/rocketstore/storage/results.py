@@ -94,6 +94,11 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         """Whether the message is in the log, which a time-out of the flush does not change."""
         return self.status in _STORED
 
+    @property
+    def retriable(self) -> bool:
+        """Whether it was not stored, and the same put may be taken when the cause is gone."""
+        return self.status not in _STORED + _REFUSED_AGAIN
+
     def raise_for_status(self) -> Self:
         """Return this result if its status is ``PUT_OK``.
 
@@ -106,16 +111,17 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
             return self
         what = "the message was not stored"
         hint = "put it again when the cause is gone"
-        if self.status in _REFUSED_AGAIN:
-            hint = "it would be refused again: change the message, or the limit that is named"
-        elif self.is_stored:
+        if self.is_stored:
             what = f"the message is in the log at {self.physical_offset}, but not as safe as asked"
             hint = "do not put it again, it would be there twice"
+        elif not self.retriable:
+            hint = "it would be refused again: change the message, or the limit that is named"
         why = "" if self.detail is None else f": {self.detail}"
         raise PutFailedError(
             f"{self.status.name}: {what}{why}",
             status=self.status,
             is_stored=self.is_stored,
+            retriable=self.retriable,
             hint=hint,
         )
 
