@@ -160,6 +160,34 @@ def test_a_small_file_that_may_not_be_read_is_not_called_damage(store, monkeypat
     assert not (store / "repair").exists()
 
 
+@pytest.mark.parametrize("kept", ["commitlog", "consumequeue/Topic0/0", "index"])
+@pytest.mark.parametrize("what", ["queues", "index", None])
+def test_what_may_not_be_written_or_moved_ends_a_repair_before_it_changes_anything(
+    store, monkeypatch, kept, what
+):
+    """The log is another user's, say: its queues would be gone before recovery opens it."""
+    overwrite_file(store / "consumequeue" / "Topic1" / "0" / f"{0:020d}", 200, b"\x55" * 200)
+    (store / "index" / "19700101000000000").write_bytes(b"no index")
+
+    class Refusing(Disk):
+        def open_file(self, path: Path, *, writable: bool) -> int:
+            if writable and path.parent == store / kept:
+                raise PermissionError(13, "Permission denied", str(path))
+            return super().open_file(path, writable=writable)
+
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != store / kept and real(path, mode))
+    before = {path: path.is_file() and path.read_bytes() for path in store.rglob("*")}
+    doors = {
+        None: lambda: repair_store(store, CONFIG, disk=Refusing()),
+        "queues": lambda: rebuild_store(store, CONFIG, what="queues", disk=Refusing()),
+        "index": lambda: rebuild_store(store, CONFIG, what="index", disk=Refusing()),
+    }
+    with pytest.raises(SystemRefusedError, match=rf"repair the store \({store / kept}.*: Permis"):
+        doors[what]()
+    assert {path: path.is_file() and path.read_bytes() for path in store.rglob("*")} == before
+
+
 def test_a_copy_for_which_the_disk_has_no_room_leaves_nothing(store):
     """A repair that is tried again and again on a full disk would take what room there is."""
     queue = store / "consumequeue" / "Topic0" / "0" / f"{0:020d}"

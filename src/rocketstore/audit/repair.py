@@ -14,6 +14,8 @@ passes over the log before, two after, and the one of recovery.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -98,12 +100,15 @@ def rebuild_store(
         audit = repair.audit()
         repair.refuse_lost_log(audit)
         findings = repair.findings(audit)
-        repair.begin()
         layout = repair.layout
-        queues = [layout.consume_queue, layout.consume_queue_ext]
+        taken = [layout.consume_queue, layout.consume_queue_ext]
         if not audit.kinds.unsaid:
-            queues.append(layout.batch_consume_queue)
-        for directory in queues if what == "queues" else (layout.index,):
+            taken.append(layout.batch_consume_queue)
+        if what == "index":
+            taken = [layout.index]
+        repair.refuse_unwritable(taken)
+        repair.begin()
+        for directory in taken:
             repair.evidence.take_tree(directory)
         return repair.report(findings=findings)
 
@@ -206,6 +211,9 @@ class _Repair:
             later = self.findings(plan.outcome(audit, self.config))
             remaining = [one for one in later if not _is_repaired(one, plan, fixed)]
         else:
+            if actions:
+                moved = [fix.path for fix in plan.files if not fix.grows]
+                self.refuse_unwritable([*moved, *[self.layout.index] * plan.rebuilds_index])
             if plan.actions:
                 audit = self._act(audit, plan)
             if actions:
@@ -271,6 +279,26 @@ class _Repair:
         if not audit.log_files:
             who, known = "has no CommitLog file, but its queues", read_known_ends(self.layout.root)
             refuse_lost_log(f"{self.layout.root} {who}", audit.entry_count, known)
+
+    def refuse_unwritable(self, taken: Sequence[Path]) -> None:
+        """Raise, before any change, where a file below `taken` cannot be moved, or another written.
+
+        Recovery, which makes what was moved away again, opens the others for writing.
+        """
+        for path in self._files()[1]:
+            if not any(map(path.is_relative_to, taken)):
+                with self.disk.opened(path, writable=True):
+                    pass
+            elif not os.access(path.parent, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path.parent))
+
+    def _files(self) -> tuple[list[Path], list[Path]]:
+        """Return the directories of queues, and the files there, of the log and of the index."""
+        layout = self.layout
+        tops = (layout.consume_queue, layout.consume_queue_ext, layout.batch_consume_queue)
+        queues = [top / key.topic / str(key.queue_id) for top in tops for key in listed_queues(top)]
+        lengths = dict(file_lengths([*layout.commit_log_directories, *queues]))
+        return queues, [*lengths, *listed_index_files(layout.index, [])]
 
     def _act(self, audit: StoreAudit, plan: RepairPlan) -> StoreAudit:
         """Do what is planned, and return an audit of the outcome."""
@@ -371,12 +399,10 @@ class _Repair:
         # 4.9 gives the numbers of a lost end again, and so does a compatible repair.
         forget_known_ends(layout.root, keep_queues=self.is_salvage, disk=self.disk)
         # A dead writer may have left bytes in the page cache only, where audits read them.
-        tops = (layout.consume_queue, layout.consume_queue_ext, layout.batch_consume_queue)
-        queues = [top / key.topic / str(key.queue_id) for top in tops for key in listed_queues(top)]
-        flat = (*layout.commit_log_directories, *queues)
-        at_once(self._sync, [*dict(file_lengths(flat)), *listed_index_files(layout.index, [])])
+        queues, files = self._files()
+        at_once(self._sync, files)
         above = dict.fromkeys(queue.parent for queue in queues)
-        directories = filter(Path.is_dir, (layout.root, *tops, *above, *flat, layout.index))
+        directories = filter(Path.is_dir, (*layout.written_directories, *above, *queues))
         at_once(self.disk.fsync_directory, [*directories])
         self._write_checkpoint(Checkpoint(newest, newest, newest))
         if layout.abort.is_file():

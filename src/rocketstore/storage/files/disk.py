@@ -33,7 +33,8 @@ NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers for a lack of space: a full file system, or a used-up quota."""
 
 _ACCESS: Final = (
-    "let the user of this process read it, and write it unless it only reads (chown, chmod)"
+    "let the user of this process enter the directories above it, read it, and write it and its "
+    "directory unless it only reads (chown, chmod)"
 )
 
 _HINTS: Final = {

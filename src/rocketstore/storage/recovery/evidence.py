@@ -13,6 +13,7 @@ name. ``repair/<time>`` is the time of the repair in UTC.
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -90,8 +91,8 @@ class Evidence:
             target = target.with_name(f"{target.name}.{self._kept_count}")
         try:
             self._disk.replace(path, target)
-        except OSError:
-            if not path.is_file():
+        except OSError as error:
+            if error.errno != errno.EXDEV or not path.is_file():
                 raise
             self._copy(path, target, 0, path.stat().st_size)
             self._disk.unlink(path)
