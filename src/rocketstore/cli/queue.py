@@ -16,7 +16,7 @@ from rocketstore.cli.options import (
 )
 from rocketstore.cli.output import print_rows
 from rocketstore.cli.reading import listed, not_found, queues_of, say_cut_short, say_shown
-from rocketstore.cli.wording import RUN_AGAIN, saying_when_interrupted
+from rocketstore.cli.wording import RUN_AGAIN, complain, saying_when_interrupted
 
 if TYPE_CHECKING:
     from rocketstore.storage.read_only import ReadOnlyStore
@@ -109,7 +109,8 @@ def lag(
 ) -> None:
     """Print how far each consumer group is behind the end of each queue that it consumes.
 
-    Negative for a group that is ahead of a queue which lost messages.
+    Negative for a group that is ahead of a queue which lost messages; none where an offset is below
+    0, which is no place in a queue.
 
     Parameters
     ----------
@@ -126,7 +127,8 @@ def lag(
         groups = sorted({name for name, _, _ in places})
         rows = [
             {"group": name, "topic": key.topic, "queueId": key.queue_id, "offset": offset,
-             "maxOffset": (end := reader.max_offset(*key)), "lag": end - offset}
+             "maxOffset": (end := reader.max_offset(*key)),
+             "lag": None if offset < 0 else end - offset}
             for name, key, offset in places
             if group in (None, name) and topic in (None, key.topic)
         ]  # fmt: skip
@@ -139,6 +141,8 @@ def lag(
             raise not_found(what, hint, options.output)
     columns = ("group", "topic", "queueId", "offset", "maxOffset", "lag")
     print_rows(iter(rows), options.output, columns=columns)
+    if count := sum(row["lag"] is None for row in rows):
+        complain(f"offsets below 0: {count}; a group begins there as one without an offset")
 
 
 @app.command

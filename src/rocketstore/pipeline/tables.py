@@ -418,7 +418,8 @@ def _consumers(store: StorePlace, options: ReadOptions, schema: Schema) -> Itera
     """Yield each group's place in each queue that it has committed an offset of.
 
     The lag is the queue's end less the group's offset, as the broker's own tools have it: negative
-    for a group that is ahead of a queue which lost messages. A queue that is not there ends at 0.
+    for a group that is ahead of a queue which lost messages, null for an offset below 0. A queue
+    that is not there ends at 0.
     """
     # The offsets first: later messages count as lag, and put no group ahead of its queue.
     table = read_consumer_offsets(store)
@@ -428,7 +429,8 @@ def _consumers(store: StorePlace, options: ReadOptions, schema: Schema) -> Itera
     for group, key, offset in table.rows():
         if queues.is_chosen(options, store, key):
             end = end_of(key)
-            rows.append((group, *key, offset, end, end - offset, store.broker_name))
+            lag = None if offset < 0 else end - offset
+            rows.append((group, *key, offset, end, lag, store.broker_name))
     yield rows_batch("consumers", rows, schema)
 
 

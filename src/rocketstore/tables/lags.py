@@ -39,7 +39,7 @@ def places_of_groups(store: BaseStore) -> Iterator[tuple[tuple[str, str], list[G
     for name, queues in sorted(offsets.items()):
         topic, _, group = name.partition("@")
         places = [
-            GroupPlace(queue_id, at, store.max_offset(topic, queue_id))
+            GroupPlace(queue_id, max(at, 0), store.max_offset(topic, queue_id))
             for queue_id, at in queues.items()
         ]
         yield (topic, group), places

@@ -5,8 +5,11 @@ import shutil
 
 import pytest
 
+from rocketstore import MessageStore
 from rocketstore.cli.application import run
+from rocketstore.tables.lags import lag_metrics
 from support.golden_stores import golden_store
+from support.pipeline_tables import read_table
 
 
 def rows_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, int | str]]:
@@ -43,6 +46,23 @@ def test_groups_and_topics_are_chosen(capsys, tmp_path):
          "maxOffset": 102, "lag": 2},
     ]  # fmt: skip
     assert rows_of(capsys, str(root), "-t", "Other")[0]["lag"] == -7
+
+
+def test_an_offset_below_0_has_no_lag_and_is_said(capsys, tmp_path):
+    root = tmp_path / "store"
+    shutil.copytree(golden_store("broker")[0], root)
+    path = root / "config" / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"GoldenTopic@billing":{0:-7,1:-1,3:100}}}')
+    assert run(["queue", "lag", str(root), "-o", "json"]) == 0
+    said = capsys.readouterr()
+    rows = json.loads(said.out)
+    assert [row["lag"] for row in rows] == [None, None, 2]
+    assert "offsets below 0: 2; a group begins there as one without an offset" in said.err
+    assert [row["lag"] for row in read_table(root, table="consumers")] == [None, None, 2]
+    with MessageStore.open(root, threads=False) as store:
+        (metric, _) = lag_metrics(store)
+    behind = sum(row["maxOffset"] for row in rows) - 100  # as consumerProgress of 4.9 counts it
+    assert metric.values["GoldenTopic", "billing"] == behind
 
 
 def test_an_unknown_topic_is_said_with_those_there_are(capsys):

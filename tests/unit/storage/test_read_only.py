@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore import MessageStore
+from rocketstore import MessageStore, verify_store
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreClosedError, StoreReadOnlyError
 from rocketstore.format.file_name import file_name
@@ -467,11 +467,19 @@ def test_a_short_last_queue_file_is_read_as_far_as_it_goes(files):
     assert bodies(store, 10) == [b"10", b"11", b"12"]
 
 
-def test_a_file_is_no_place_for_a_store(tmp_path):
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (MessageStore.open, "is a file; name a directory"),
+        (ReadOnlyStore.open, "file.txt has no CommitLog: .* is not a directory"),
+        (verify_store, "file.txt is not a store: it has no commitlog directory"),
+    ],
+)
+def test_a_file_is_no_place_for_a_store(tmp_path, use, said):
     file = tmp_path / "file.txt"
     file.write_text("a line")
 
-    with pytest.raises(NotAStoreError, match="is a file; name a directory"):
-        MessageStore.open(file)
+    with pytest.raises(NotAStoreError, match=said):
+        use(file)
 
     assert file.read_text() == "a line"

@@ -158,7 +158,7 @@ def refuse_foreign(layout: StoreLayout, *, takes_over: bool = False) -> None:
 
 def dledger_directories(root: Path) -> list[Path]:
     """Return the directories below a root in which a DLedger broker has a log."""
-    with suppress(FileNotFoundError, PermissionError):
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         # Path.glob would compile a pattern at each opening, which takes ten times as long.
         found = sorted(name for name in os.listdir(root) if name.startswith("dledger-"))  # noqa: PTH208
         return [root / name for name in found if any(listed_files([root / name / "data"], []))]
