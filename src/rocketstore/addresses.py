@@ -78,11 +78,18 @@ def _everywhere() -> list[tuple[int, str]]:
     return [(int(family), str(address[0])) for family, *_, address in found]
 
 
-def listeners(host: str, port: int, backlog: int) -> list[socket.socket]:
+def listeners(host: str, port: int, port_key: str, backlog: int = 1) -> list[socket.socket]:
     """Return sockets that listen at each address of a host which this machine has, at one port.
 
-    ``""`` is every address.
+    ``""`` is every address. A `RemotingError`, where that cannot be, names the port's key.
     """
+    try:
+        return _listeners(host, port, backlog)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise cannot_listen(host, port, port_key, error) from error
+
+
+def _listeners(host: str, port: int, backlog: int) -> list[socket.socket]:
     with contextlib.ExitStack() as stack:
         made: list[socket.socket] = []
         refusal = OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))

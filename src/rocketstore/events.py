@@ -69,7 +69,7 @@ NEXT: Final = {
     "stream.damage": "it goes on with what the log has; to mend it: `rocketstore queue rebuild`",
     "stream.fillers": "nothing is to be done: the loss was told when the queue was repaired",
     "stream.loss": 'to end at a loss: option("failOnDataLoss", "true")',
-    "table.broken": "the next change replaces the broken file; see what wrote it",
+    "table.broken": "move a directory, pipe or link away; a file is replaced by the next change",
     "transaction.discarded": "it is in TRANS_CHECK_MAX_TIME_TOPIC; see why no producer answers",
 }
 """What happens next, or what to do, of each warning that does not say it itself."""

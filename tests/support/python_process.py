@@ -17,8 +17,12 @@ def run_python(
     cwd: Path | None = None,
     env: Mapping[str, str] = NOTHING,
     limit_s: float = PATIENCE_S,
+    given: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run this Python to its end and return what it said; `env` is added to the environment."""
+    """Run this Python to its end and return what it said.
+
+    `env` is added to the environment; `given` is what its standard input has.
+    """
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         check=False,
@@ -27,6 +31,7 @@ def run_python(
         capture_output=True,
         text=True,
         timeout=limit_s,
+        input=given,
     )
 
 

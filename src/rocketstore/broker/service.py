@@ -198,6 +198,8 @@ class BrokerService(Service):
         )
         registration = Registration(settings, known, client, name_servers)
         groups = store.attached["consuming"].settings
+        for table in (groups.find, store.consumer_offsets.topics_of):
+            table("")  # is read: a broken one fails the start, as that of topics does
         topics = Topics(settings, known, groups, registration.note_change)
         table = BrokerTable(store, settings, topics, work, registration)
         await self._listen(stack, table)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Self
 
 import msgspec
 
+from rocketstore.addresses import listening_host
 from rocketstore.config import BrokerRole
 from rocketstore.config.grammars import parse_address
 from rocketstore.config.option import Option, broker_conf_key, check_value, field_specs
@@ -136,6 +137,13 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
     def name_servers(self) -> list[str]:
         """The name servers outside of this process."""
         return [one.strip() for one in self.namesrv_addr.split(";") if one.strip()]
+
+    @property
+    def ports(self) -> list[tuple[str, int, str]]:
+        """Where it listens, with the keys that say so."""
+        host = listening_host(self.broker_ip1)
+        own = [] if self.name_servers else [(host, self.namesrv_port, "namesrvPort")]
+        return [*own, (host, self.listen_port, "listenPort")]
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Self:

@@ -27,7 +27,9 @@ from rocketstore.cli.help_pages import FilledParagraphs
 from rocketstore.cli.wording import (
     STANDARD_INPUT,
     complain,
+    complaint,
     drop_output,
+    print_on_stderr,
     printable,
     program_name,
     system_error,
@@ -264,16 +266,30 @@ class _OnStderr(logging.Handler):
     """
 
     _lost = 0
+    _begin = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(OSError, ValueError):  # without a descriptor, as those of tests
-            if not select.select([], [sys.stderr], [], 0 if self._lost else FULL_PIPE_S)[1]:
-                self._lost += 1
-                return
-        if self._lost:
-            complain(f"{self._lost} lines of the log are lost: nobody read those before them")
-            self._lost = 0
-        complain(self.format(record))
+        said = f"{self._lost} lines of the log are lost: nobody read those before them"
+        if self._lost and self._is_taken(self._begin + complaint(said)):
+            self._lost, self._begin = 0, ""
+        if self._lost or not self._is_taken(complaint(self.format(record))):
+            self._lost += 1
+
+    def _is_taken(self, text: str) -> bool:
+        """Write a line; a pipe that has any room takes each of its pieces at once."""
+        try:
+            number = sys.stderr.fileno()
+        except (OSError, ValueError):  # the stream of a test
+            print_on_stderr(text)
+            return True
+        line = f"{text}\n".encode(sys.stderr.encoding, "backslashreplace")
+        for at in range(0, len(line), select.PIPE_BUF):
+            if not select.select([], [number], [], 0 if self._lost else FULL_PIPE_S)[1]:
+                self._begin = "\n" if at else self._begin  # a part of a line stands there
+                return False
+            with contextlib.suppress(OSError):  # it is lost
+                os.write(number, line[at : at + select.PIPE_BUF])
+        return True
 
 
 _ON_STDERR: Final = _OnStderr()

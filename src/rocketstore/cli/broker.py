@@ -13,10 +13,10 @@ import msgspec
 from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BROKER_KEYS, BrokerSettings
 from rocketstore.cli.options import DEFAULTS, MadeStoreArgument, StoreSettings
-from rocketstore.cli.serve import stop_on_signal, with_retention
+from rocketstore.cli.serve import check_ports, stop_on_signal, with_retention
 from rocketstore.cli.wording import complain, print_on_stderr
 from rocketstore.config import BrokerRole, sources
-from rocketstore.config.sources import Origin, load_broker_conf, located, parse_override
+from rocketstore.config.sources import Origin, located, parse_override
 from rocketstore.errors import ConfigError
 from rocketstore.message_store import MessageStore
 from rocketstore.process import raise_descriptors
@@ -42,9 +42,8 @@ def broker(
         logging.getLogger(what).setLevel(logging.INFO)
     given = settings
     loaded = given.load_with_origins(BROKER_KEYS)
-    properties = {} if given.config is None else load_broker_conf(given.config)
-    flags = dict(map(parse_override, given.set_))
-    texts, in_file = properties | flags, Origin("file", str(given.config))
+    properties, flags = loaded.in_file, dict(map(parse_override, given.set_))
+    texts, in_file = {**properties, **flags}, Origin("file", str(given.config))
     with located(lambda key: in_file if key in properties.keys() - flags else Origin("flag")):
         own = BrokerSettings.of(texts)
     if unused := sorted(properties.keys() & _OF_4_9 - BROKER_KEYS):
@@ -57,6 +56,7 @@ def broker(
     if own.broker_id and config.broker_role is not BrokerRole.SLAVE:
         complain(f"brokerId={own.broker_id}: a master's is 0, as in 4.9; brokerRole says its role")
     path = _path(store, loaded)
+    check_ports(path, config, *own.ports)
     raise_descriptors()
     services = [BrokerService.with_settings(own)]
     opens = functools.partial(MessageStore.open, path, config, services=services)

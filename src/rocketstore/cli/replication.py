@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import Parameter
 
 from rocketstore.cli.options import DEFAULTS, MadeStoreArgument, StoreSettings
-from rocketstore.cli.serve import stop_on_signal, with_retention
+from rocketstore.cli.serve import check_ports, stop_on_signal, with_retention
 from rocketstore.cli.wording import complain
 from rocketstore.config import BrokerRole, StoreConfig
 from rocketstore.errors import ConfigError, RocketStoreError
@@ -50,6 +50,7 @@ def master(store: MadeStoreArgument, /, *, settings: StoreSettings = DEFAULTS) -
         config = msgspec.structs.replace(config, ha_listen_port=HA_PORT)
     if config.broker_role is BrokerRole.SLAVE:  # its broker.conf is from its time as a slave
         config = msgspec.structs.replace(config, broker_role=BrokerRole.ASYNC_MASTER)
+    check_ports(store, config)
     opens = functools.partial(MessageStore.open, store, config)
     with stop_on_signal() as stop, stop.opened(opens) as opened:
         assert isinstance(opened.replication, MasterService)

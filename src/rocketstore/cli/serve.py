@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from cyclopts import App
 
+from rocketstore.addresses import listeners
 from rocketstore.cli.wording import complain
+from rocketstore.config import BrokerRole
+from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.threads import Bell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from rocketstore.config import StoreConfig
     from rocketstore.config.sources import LoadedConfig
@@ -106,6 +110,20 @@ def stop_on_signal() -> Iterator[StopSignal]:
     stop = StopSignal()
     with handled(dict.fromkeys(ending_signals(), stop.set) | on_quit()):
         yield stop
+
+
+def check_ports(store: Path, config: StoreConfig, *more: tuple[str, int, str]) -> None:
+    """Refuse a port that is in use before a new store is made, which would stay, empty.
+
+    `more` are hosts, ports and keys besides that for slaves.
+    """
+    if StoreLayout.of(store, config).lock.exists():
+        return  # it is no new one, and may be in use itself
+    is_master = config.broker_role is not BrokerRole.SLAVE
+    port = (config.ha_listen_port if is_master else None) or 0
+    for place in ((config.ha_listen_address, port, "haListenPort"), *more):
+        for one in listeners(*place):
+            one.close()
 
 
 def with_retention(loaded: LoadedConfig) -> StoreConfig:

@@ -29,8 +29,13 @@ _ERROR_NUMBER: Final = re.compile(r"\[Errno -?\d+\] ")
 
 def complain(text: str) -> None:
     """Print a sentence on stderr, in the one form that all have."""
+    print_on_stderr(complaint(text))
+
+
+def complaint(text: str) -> str:
+    """Return a sentence in the form that all have on stderr."""
     lines = map(printable, _ERROR_NUMBER.sub("", text).split("\n"))
-    print_on_stderr("rocketstore: " + "\n".join(lines))
+    return "rocketstore: " + "\n".join(lines)
 
 
 def print_on_stderr(text: str) -> None:

@@ -130,6 +130,8 @@ class LoadedConfig(NamedTuple):
     """By ``broker.conf`` key, every option included, in the order of `StoreConfig`."""
     warnings: tuple[str, ...]
     """What was ignored, perhaps against the user's intention."""
+    in_file: Mapping[str, str]
+    """All texts of the ``broker.conf``, by key."""
 
 
 def load_broker_conf(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -209,12 +211,12 @@ def load_config(
     theirs = set(others) - _ADDRESS_KEYS
     flags = {key: text for key, text in flags.items() if key not in theirs}
     address = {key: flags.pop(key) for key in flags.keys() & _ADDRESS_KEYS}
-    where, in_file = Origin("flag", "--set"), {}
+    where, said, in_file = Origin("flag", "--set"), {}, {}
     if broker_conf is not None:
-        where = Origin("file", os.fspath(broker_conf))
+        where, said = Origin("file", os.fspath(broker_conf)), load_broker_conf(broker_conf)
         # A broker deletes expired files without a key that says so; other programs have to ask for
         # it.
-        in_file = {"retention": "true"} | load_broker_conf(broker_conf)
+        in_file = {"retention": "true"} | said
     if "brokerIP1" not in in_file | address:  # a port alone is no store's host
         flags |= {key: text for key, text in address.items() if key not in others}
     idle = sorted(flags.keys() & _IDLE_KEYS)
@@ -245,7 +247,7 @@ def load_config(
     origins |= dict.fromkeys(own, Origin("flag", "--set"))
     with located(lambda key: origins.get(key, Origin("default"))):
         config = from_properties(texts | own)
-    return LoadedConfig(config, origins, tuple(warnings))
+    return LoadedConfig(config, origins, tuple(warnings), said)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Self
 
-from rocketstore.addresses import cannot_listen, listeners
+from rocketstore.addresses import listeners
 from rocketstore.remoting.channel import Channel, let_go
 
 if TYPE_CHECKING:
@@ -38,14 +38,9 @@ class RemotingServer:
     async def listen(self, host: str = "127.0.0.1", port: int = 0, port_key: str = "port") -> None:
         """Listen at an address; a `RemotingError`, where that cannot be, names the port's key."""
         loop = asyncio.get_running_loop()
-        try:
-            for one in listeners(host, port, BACKLOG):
-                made = await loop.create_server(
-                    lambda: Channel(self._turns), sock=one, backlog=BACKLOG
-                )
-                self._listeners.append(made)
-        except (OSError, OverflowError, UnicodeError) as error:
-            raise cannot_listen(host, port, port_key, error) from error
+        for one in listeners(host, port, port_key, BACKLOG):
+            made = await loop.create_server(lambda: Channel(self._turns), sock=one, backlog=BACKLOG)
+            self._listeners.append(made)
         self.address = self._listeners[0].sockets[0].getsockname()[:2]
 
     def forget(self) -> None:

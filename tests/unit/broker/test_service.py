@@ -13,7 +13,7 @@ from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BrokerSettings, free_port
 from rocketstore.broker.testing import Broker
 from rocketstore.config import BrokerRole, FlushDiskType
-from rocketstore.errors import ConfigError, RemotingError, SystemRefusedError
+from rocketstore.errors import ConfigError, FormatError, RemotingError, SystemRefusedError
 from support.broker_desk import SEND
 from support.broker_wire import Wire
 from support.patience import wait_until
@@ -113,6 +113,19 @@ def test_port_that_is_in_use_fails_the_opening_and_the_store_is_closed(tmp_path,
     with MessageStore.open(tmp_path, StoreConfig.small(), services=[make]) as store:
         assert store.put(Message(topic="orders")).is_stored
     assert not store.layout.abort.exists()
+
+
+@pytest.mark.parametrize("table", ["topics", "subscriptionGroup", "consumerOffset"])
+def test_broken_table_that_requests_need_fails_the_opening(tmp_path, table):
+    path = tmp_path / "config" / f"{table}.json"
+    path.parent.mkdir()
+    path.write_bytes(b"{")
+    broker = Broker(tmp_path)
+    with pytest.raises(FormatError, match=f"{table}.json: .*bring the table back"):
+        broker.__enter__()
+    path.unlink()
+    with broker:
+        assert not path.exists()
 
 
 @pytest.mark.parametrize(

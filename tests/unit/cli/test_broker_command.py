@@ -1,6 +1,7 @@
 """``rocketstore serve broker``: it takes a broker.conf of 4.9, says when it is ready, and ends."""
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,10 +11,12 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from rocketstore import MessageStore
+from rocketstore.cli.application import run
 from support.broker_desk import SEND
 from support.broker_wire import Wire
 from support.patience import PATIENCE_S
 from support.python_process import run_python
+from unit.broker.test_pulling import PULL
 
 CONF = """\
 brokerClusterName = DefaultCluster
@@ -100,13 +103,18 @@ def test_file_of_4_9_is_served_and_what_was_sent_is_in_the_store(tmp_path, ends_
         assert (message.body, message.store_host) == (b"kept", address)
 
 
-@pytest.mark.parametrize("is_kept", [False, True], ids=["closed", "full"])
-def test_broker_whose_log_nobody_reads_answers_all_the_same(tmp_path, *, is_kept):
+@pytest.mark.parametrize(
+    ("is_kept", "refused"),
+    [(False, (310, {**SEND, "b": "a topic"})), (True, (310, {**SEND, "b": "a topic"})),
+     (True, (11, {**PULL, "consumerGroup": "€" * 3000}))],
+    ids=["closed", "full", "full and longer lines than it takes"],
+)  # fmt: skip
+def test_broker_whose_log_nobody_reads_answers_all_the_same(tmp_path, is_kept, refused):
     """It logs what it refuses, and who joins a group, before it answers."""
     command = [sys.executable, "-m", "rocketstore", "serve", "broker", str(tmp_path / "store")]
     ports = ["--set=listenPort=0", "--set=namesrvPort=0", "--set=mappedFileSizeCommitLog=1048576"]
     pipe = subprocess.PIPE
-    with subprocess.Popen([*command, *ports], stdout=pipe, stderr=pipe, pipesize=4096) as process:
+    with subprocess.Popen([*command, *ports], stdout=pipe, stderr=pipe, pipesize=8192) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         try:
@@ -114,8 +122,8 @@ def test_broker_whose_log_nobody_reads_answers_all_the_same(tmp_path, *, is_kept
             if not is_kept:
                 process.stderr.close()
             with Wire(said[3].rstrip(",")) as wire:
-                for _ in range(50):  # more than the pipe takes
-                    assert wire.ask(310, {**SEND, "b": "a topic"}, b"refused").code == 1
+                for _ in range(70):  # more than the pipe takes
+                    assert wire.ask(*refused).code in (1, 26)
                 assert wire.ask(34, body=HEARTBEAT).code == 0
                 assert wire.ask(310, SEND, b"kept").code == 0
                 if is_kept:
@@ -144,6 +152,31 @@ def test_wrong_setting_of_the_broker_ends_the_start(tmp_path, line, flag, where,
     assert done.returncode == 2
     assert what in done.stderr
     assert (f"{conf}: " in done.stderr) == where
+
+
+def test_settings_are_read_once_so_that_a_pipe_gives_all_of_them(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # it would not start either way
+        port = f"--set=listenPort={taken.getsockname()[1]}"
+        command = "serve", "broker", tmp_path / "store", "--config", "-", port
+        done = run_python("-m", "rocketstore", *command, given="brokerId = many")
+    assert (done.returncode, "brokerId=many: expected a whole number" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [("broker", "listenPort"), ("broker", "namesrvPort"), ("broker", "haListenPort"),
+     ("master", "haListenPort")],
+)  # fmt: skip
+def test_port_that_is_in_use_leaves_no_new_store(tmp_path, command, key, capsys):
+    store = str(tmp_path / "store")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = {"listenPort": 0, "namesrvPort": 0, key: taken.getsockname()[1]}
+        if command == "master":
+            del ports["listenPort"], ports["namesrvPort"]
+        sets = [f"--set={name}={port}" for name, port in ports.items()]
+        assert run(["serve", command, store, *sets]) == 3
+    assert f"Address already in use; set {key} to another port" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_broker_without_a_store_says_what_to_name():
