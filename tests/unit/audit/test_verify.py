@@ -36,10 +36,14 @@ GOLDEN_NOW_MS = 1_795_300_000_000
 
 
 @pytest.fixture
-def store(tmp_path):
-    """A store of 200 messages over several log files."""
-    root = tmp_path / "store"
-    return root, build_store(root, COUNT, Clock())
+def offsets(tmp_path):
+    """Build a store of 200 messages over several log files; return where they lie."""
+    return build_store(tmp_path / "store", COUNT, Clock())
+
+
+@pytest.fixture
+def root(tmp_path, offsets):
+    return tmp_path / "store"
 
 
 def verify(root: Path) -> VerifyReport:
@@ -77,8 +81,7 @@ def test_a_store_that_java_wrote_verifies(case, name):
         )
 
 
-def test_a_healthy_store_is_counted_and_nothing_is_changed(store):
-    root, _ = store
+def test_a_healthy_store_is_counted_and_nothing_is_changed(root):
     before = tree_with_times(root)
     report = verify(root)
     assert report.findings == []
@@ -90,8 +93,7 @@ def test_a_healthy_store_is_counted_and_nothing_is_changed(store):
     assert after == before
 
 
-def test_a_broken_body_is_named_with_file_offset_and_reason(store):
-    root, offsets = store
+def test_a_broken_body_is_named_with_file_offset_and_reason(root, offsets):
     broken = next(n for n, offset in enumerate(offsets) if offset > LOG_FILE_BYTES)
     overwrite(root, offsets[broken] + 120, b"\xff" * 8)
     report = verify(root)
@@ -105,8 +107,7 @@ def test_a_broken_body_is_named_with_file_offset_and_reason(store):
     assert report.counts.damaged_bytes == found.size
 
 
-def test_one_thread_or_several_find_the_same(store, monkeypatch):
-    root, offsets = store
+def test_one_thread_or_several_find_the_same(monkeypatch, root, offsets):
     overwrite(root, offsets[50] + 100, b"\0\0")
     log_path(root, 2 * LOG_FILE_BYTES).unlink()
     shutil.rmtree(root / "consumequeue" / "Topic1")  # found again by records of every file
@@ -118,8 +119,7 @@ def test_one_thread_or_several_find_the_same(store, monkeypatch):
     assert {"log-damage", "log-hole", "queue-missing"} <= {f.kind for f in reports[0].findings}
 
 
-def test_queue_faults_are_told_apart(store):
-    root, _ = store
+def test_queue_faults_are_told_apart(root):
     queue = root / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
     content = bytearray(queue.read_bytes())
     content[200:220] = content[400:420]
@@ -139,23 +139,23 @@ def test_queue_faults_are_told_apart(store):
 
 
 @pytest.mark.parametrize("count", [-1, 400, 401])
-def test_a_count_of_items_that_no_index_file_has_is_named_where_it_stands(count, store):
-    (path,) = (store[0] / "index").iterdir()
+def test_a_count_of_items_that_no_index_file_has_is_named_where_it_stands(count, root):
+    (path,) = (root / "index").iterdir()
     overwrite_file(path, 36, struct.pack(">i", count))
-    found = [f.reason for f in verify(store[0]).findings if f.offset == 36]
+    found = [f.reason for f in verify(root).findings if f.offset == 36]
     assert found == ([] if count == 400 else [f"item count: expected 0 to 400, found {count}"])
 
 
-def test_lost_keys_are_a_warning_because_lookups_stay_right(store):
-    root, _ = store
+def test_lost_keys_are_a_warning_because_lookups_stay_right(root):
     shutil.rmtree(root / "index")
     report = verify(root)
     assert only(report, "index-missing").severity is Severity.WARNING
     assert not report.is_damaged
 
 
-def test_a_torn_record_that_a_queue_knew_is_damage_before_and_after_somebody_opens_the_store(store):
-    root, offsets = store
+def test_a_torn_record_that_a_queue_knew_is_damage_before_and_after_somebody_opens_the_store(
+    root, offsets
+):
     overwrite(root, offsets[-1] + 150, bytes(200))
     crashed(root)
     report = verify(root)
@@ -222,8 +222,7 @@ def test_entries_that_are_missing_after_an_orderly_end_are_damage(killed):
         (b"\x7f" * 4096, Severity.WARNING), (None, Severity.NOTE),
     ],
 )  # fmt: skip
-def test_a_broken_checkpoint_is_named(content, severity, store):
-    root, _ = store
+def test_a_broken_checkpoint_is_named(content, severity, root):
     path = root / "checkpoint"
     path.unlink() if content is None else path.write_bytes(content)
     findings = [f for f in verify(root).findings if f.kind == "checkpoint"]
@@ -245,8 +244,7 @@ def test_a_broken_checkpoint_is_named(content, severity, store):
         (b'{"offsetTable":{"t@g":{0:5}}}', None, None),
     ],
 )
-def test_broken_tables_and_backups_are_named(main, backup, severity, store):
-    root, _ = store
+def test_broken_tables_and_backups_are_named(main, backup, severity, root):
     (root / "config").mkdir(exist_ok=True)
     for name, content in (("consumerOffset.json", main), ("consumerOffset.json.bak", backup)):
         if content is not None:
@@ -255,8 +253,7 @@ def test_broken_tables_and_backups_are_named(main, backup, severity, store):
     assert found == ([] if severity is None else [severity])
 
 
-def test_a_live_writer_is_no_fault(store):
-    root, _ = store
+def test_a_live_writer_is_no_fault(root):
     clock = Clock(NOW_MS)
     with open_store(root, clock) as opened:
         put_all(opened, messages(10, first=COUNT), clock)
@@ -264,8 +261,7 @@ def test_a_live_writer_is_no_fault(store):
         assert [f for f in verify(root).findings if f.severity is not Severity.NOTE] == []
 
 
-def test_a_record_that_claims_the_place_of_another_is_reported(store):
-    root, offsets = store
+def test_a_record_that_claims_the_place_of_another_is_reported(root, offsets):
     claimed = read_log(root, offsets[20] + 20, 8)
     overwrite(root, offsets[40] + 20, claimed)
     report = verify(root)
@@ -289,16 +285,14 @@ def test_a_slave_to_which_nothing_came_is_not_told_to_bring_files_back(tmp_path)
     )
 
 
-def test_an_empty_file_is_named(store):
-    root, offsets = store
+def test_an_empty_file_is_named(root, offsets):
     last = offsets[-1] // LOG_FILE_BYTES * LOG_FILE_BYTES
     path = root / "commitlog" / f"{last + LOG_FILE_BYTES:020d}"
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
     assert only(verify(root), "log-file-empty").severity is Severity.WARNING
 
 
-def test_extensions_of_queues_are_named_by_verify_and_repair(store):
-    root, _ = store
+def test_extensions_of_queues_are_named_by_verify_and_repair(root):
     directory = root / "consumequeue_ext" / "Topic0" / "0"
     directory.mkdir(parents=True)
     (directory / "00000000000000000000").write_bytes(bytes(100))
@@ -314,9 +308,8 @@ def test_extensions_of_queues_are_named_by_verify_and_repair(store):
 
 @pytest.mark.parametrize("has_extension", [False, True])
 def test_a_tags_code_with_its_top_bit_flipped_is_no_address_where_no_unit_is(
-    store, *, has_extension
+    root, *, has_extension
 ):
-    root, _ = store
     path = root / "consumequeue" / "Topic0" / "0" / f"{0:020d}"
     whole = path.read_bytes()
     flipped = bytearray(whole)

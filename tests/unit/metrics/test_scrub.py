@@ -26,7 +26,6 @@ from rocketstore.storage.files.pread_files import PreadFiles
 from support.clock import Clock
 from support.failing_disk import FailingDisk
 from support.inside import parts_of
-from support.memory import memory_directory
 from support.patience import wait_until
 from support.said import capture_logs
 from support.small_store import (
@@ -46,9 +45,9 @@ SCRUBBED = msgspec.structs.replace(CONFIG, scrub_bytes_per_second=100 * LOG_FILE
 
 
 @pytest.fixture
-def store():
-    with memory_directory() as root:
-        yield root, build_store(root, COUNT, Clock())
+def offsets(root):
+    """Build a store of 200 messages; return where they lie."""
+    return build_store(root, COUNT, Clock())
 
 
 def scrubber_of(opened: MessageStore) -> Scrubber:
@@ -67,8 +66,7 @@ def contents(root: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in (root / "commitlog").iterdir()}
 
 
-def test_damage_in_a_cold_file_is_kept_and_logged_once(store):
-    root, offsets = store
+def test_damage_in_a_cold_file_is_kept_and_logged_once(root, offsets):
     overwrite(root, offsets[5] + 100, b"\xff\xff")
     overwrite(root, offsets[60] + 28, b"\xff")
     before = contents(root)
@@ -89,8 +87,7 @@ def test_damage_in_a_cold_file_is_kept_and_logged_once(store):
     assert contents(root) == before
 
 
-def test_what_is_intact_again_leaves_the_map(store):
-    root, offsets = store
+def test_what_is_intact_again_leaves_the_map(root, offsets):
     intact = log_path(root, offsets[5]).read_bytes()
     overwrite(root, offsets[5] + 100, b"\xff\xff")
     with open_store(root, Clock()) as opened:
@@ -102,8 +99,7 @@ def test_what_is_intact_again_leaves_the_map(store):
         assert scrubber.map.damage == ()
 
 
-def test_a_lost_end_of_a_file_and_a_missing_file_are_damage(store):
-    root, offsets = store
+def test_a_lost_end_of_a_file_and_a_missing_file_are_damage(root, offsets):
     with open_store(root, Clock()) as opened:
         cut = log_path(root, offsets[5])
         last = max(offset for offset in offsets if offset < LOG_FILE_BYTES)
@@ -115,8 +111,7 @@ def test_a_lost_end_of_a_file_and_a_missing_file_are_damage(store):
         assert [one.size for one in scrubber.map.damage] == [LOG_FILE_BYTES - last, LOG_FILE_BYTES]
 
 
-def test_a_turn_checks_no_more_than_its_bytes_and_a_batch(store):
-    root, _ = store
+def test_a_turn_checks_no_more_than_its_bytes_and_a_batch(root, offsets):
     with open_store(root, Clock()) as opened:
         scrubber = scrubber_of(opened)
         cold = len(parts_of(opened).log.files.files) - 1
@@ -131,8 +126,7 @@ def test_a_turn_checks_no_more_than_its_bytes_and_a_batch(store):
         assert scrubber.checked_bytes == cold * LOG_FILE_BYTES
 
 
-def test_the_file_that_is_written_is_left_alone(store):
-    root, offsets = store
+def test_the_file_that_is_written_is_left_alone(root, offsets):
     with open_store(root, Clock()) as opened:
         overwrite(root, offsets[-1] + 100, b"\xff\xff")
         scrubber = scrubber_of(opened)
@@ -140,8 +134,7 @@ def test_the_file_that_is_written_is_left_alone(store):
         assert not scrubber.map.damage
 
 
-def test_what_retention_takes_meanwhile_ends_its_check_and_leaves_the_map(store):
-    root, offsets = store
+def test_what_retention_takes_meanwhile_ends_its_check_and_leaves_the_map(root, offsets):
     overwrite(root, offsets[5] + 100, b"\xff\xff")
     with open_store(root, Clock()) as opened:
         scrubber = scrubber_of(opened)
@@ -172,9 +165,8 @@ def refuse_to_open(
 
 
 def test_a_file_that_cannot_be_read_is_damage_and_keeps_no_other_from_being_checked(
-    store, monkeypatch
+    monkeypatch, root, offsets
 ):
-    root, offsets = store
     overwrite(root, offsets[60] + 28, b"\xff")
     bad = log_path(root, offsets[5])
     assert log_path(root, offsets[60]) != bad
@@ -188,9 +180,8 @@ def test_a_file_that_cannot_be_read_is_damage_and_keeps_no_other_from_being_chec
 
 
 def test_a_file_without_permission_is_no_damage_and_keeps_no_other_from_being_checked(
-    store, monkeypatch
+    monkeypatch, root, offsets
 ):
-    root, offsets = store
     overwrite(root, offsets[60] + 28, b"\xff")
     bad = log_path(root, offsets[5])
     with open_store(root, Clock()) as opened:
@@ -204,9 +195,8 @@ def test_a_file_without_permission_is_no_damage_and_keeps_no_other_from_being_ch
 
 
 def test_the_command_ends_with_3_and_a_hint_where_a_file_may_not_be_read(
-    store, monkeypatch, capsys
+    monkeypatch, capsys, root, offsets
 ):
-    root, offsets = store
     for command, offset in itertools.product(("scrub", "scan"), (offsets[5], offsets[-1])):
         refuse_to_open(log_path(root, offset), monkeypatch)
         assert run(["store", command, str(root)]) == exit_codes.UNREACHABLE
@@ -229,8 +219,7 @@ def open_scrubbed(root: Path) -> MessageStore:
     return MessageStore.open(root, SCRUBBED, clock=Clock(), threads=False)
 
 
-def test_the_map_survives_a_restart_and_the_check_goes_on_where_it_stopped(store):
-    root, offsets = store
+def test_the_map_survives_a_restart_and_the_check_goes_on_where_it_stopped(root, offsets):
     overwrite(root, offsets[5] + 100, b"\xff\xff")
     small = msgspec.structs.replace(CONFIG, scrub_bytes_per_second=LOG_FILE_BYTES)
     with MessageStore.open(root, small, clock=Clock(), threads=False) as opened:
@@ -254,8 +243,7 @@ def test_the_map_survives_a_restart_and_the_check_goes_on_where_it_stopped(store
     assert not [log for log in logs if log["event"] == "scrub.damage"]
 
 
-def test_a_map_that_is_broken_or_cannot_be_written_stops_nothing(store):
-    root, offsets = store
+def test_a_map_that_is_broken_or_cannot_be_written_stops_nothing(root, offsets):
     overwrite(root, offsets[5] + 100, b"\xff\xff")
     (root / DAMAGE_MAP_FILE_NAME).write_bytes(b'{"position": "far"')
     disk = FailingDisk()
@@ -272,8 +260,7 @@ def test_a_map_that_is_broken_or_cannot_be_written_stops_nothing(store):
     assert {"scrub.map_unreadable", "scrub.map_unwritten"} <= events
 
 
-def test_the_check_pauses_under_load(store):
-    root, _ = store
+def test_the_check_pauses_under_load(root, offsets):
     clock = Clock()
     config = msgspec.structs.replace(SCRUBBED, scrub_pause_above=5)
     with MessageStore.open(root, config, clock=clock, threads=False) as opened:
@@ -295,8 +282,7 @@ def test_the_check_pauses_under_load(store):
         assert service.runtime_info()["scrubCheckedBytes"] > 0
 
 
-def test_an_open_store_checks_its_old_files_when_the_setting_says_so(store, monkeypatch):
-    root, offsets = store
+def test_an_open_store_checks_its_old_files_when_the_setting_says_so(monkeypatch, root, offsets):
     overwrite(root, offsets[5] + 100, b"\xff\xff")
     monkeypatch.setattr("rocketstore.metrics.scrub_service.TURN_INTERVAL_S", 0.01)
     config = msgspec.structs.replace(SCRUBBED, scrub_bytes_per_second=10_000 * LOG_FILE_BYTES)
@@ -307,8 +293,7 @@ def test_an_open_store_checks_its_old_files_when_the_setting_says_so(store, monk
         assert opened.runtime_info()["scrubDamagedBytes"] != "0"
 
 
-def test_a_store_that_is_not_checked_gets_no_map(store):
-    root, _ = store
+def test_a_store_that_is_not_checked_gets_no_map(root, offsets):
     with MessageStore.open(root, CONFIG):
         pass
     assert not (root / DAMAGE_MAP_FILE_NAME).exists()

@@ -59,12 +59,14 @@ def built(tmp_path_factory):
 
 
 @pytest.fixture
-def store(built, tmp_path):
-    """A store of five log files, two queues of two files, closed in order; and its offsets."""
-    root, offsets = built
-    target = tmp_path / "store"
-    shutil.copytree(root, target)
-    return target, offsets
+def root(built, tmp_path):
+    """A store of five log files, two queues of two files, closed in order."""
+    return shutil.copytree(built[0], tmp_path / "store")
+
+
+@pytest.fixture
+def offsets(built):
+    return built[1]
 
 
 def index_file(root):
@@ -290,8 +292,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize(("kind", "damage"), DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_store_is_judged_as_by_verify(store, kind, damage):
-    root, offsets = store
+def test_a_damaged_store_is_judged_as_by_verify(kind, damage, root, offsets):
     damage(root, offsets)
     reports = [audited(root, max_split_bytes=size) for size in (2_500, MiB)]
     assert reports[0] == reports[1]
@@ -301,8 +302,7 @@ def test_a_damaged_store_is_judged_as_by_verify(store, kind, damage):
     assert kind is None or kind in kinds(report.findings)
 
 
-def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(store, monkeypatch):
-    root, _ = store
+def test_no_task_of_the_log_lists_a_directory_or_sends_what_agrees(monkeypatch, root):
     tasks, listed = tasks_of(root, 9_000), []
     monkeypatch.setattr(place_files.LocalFiles, "list", lambda _, path: listed.append(path))
     rows = [
@@ -333,8 +333,7 @@ def rows_of_parts(root, block_records, monkeypatch):
     return [row for row in rows if row.kind == "parts"]
 
 
-def test_a_task_sends_a_row_for_a_queue_however_often_it_compares(store, monkeypatch):
-    root, offsets = store
+def test_a_task_sends_a_row_for_a_queue_however_often_it_compares(monkeypatch, root, offsets):
     files = 5
     assert [len([*row.parts]) for row in rows_of_parts(root, 7, monkeypatch)] == [files, files]
     overwrite(root, offsets[20] + 100, b"\0\0")  # in the middle of a stretch of agreement
@@ -346,8 +345,7 @@ def test_a_task_sends_a_row_for_a_queue_however_often_it_compares(store, monkeyp
     assert all(len(part.stated) == 1 for part in parts)
 
 
-def test_entries_of_several_batches_that_agree_are_looked_at_no_further(store, monkeypatch):
-    root, _ = store
+def test_entries_of_several_batches_that_agree_are_looked_at_no_further(monkeypatch, root):
     monkeypatch.setattr(queue_rules, "is_due_time", None)  # that of the further look
     assert (
         sum(part.record_count for row in rows_of_parts(root, 7, monkeypatch) for part in row.parts)
@@ -408,8 +406,7 @@ def test_the_zeros_after_the_entries_of_a_queue_are_not_read(tmp_path, monkeypat
     assert sum(sizes) < MiB < QUEUE_FILE_SIZE
 
 
-def test_a_queue_whose_entries_jump_keeps_its_runs_apart(store, monkeypatch):
-    root, offsets = store
+def test_a_queue_whose_entries_jump_keeps_its_runs_apart(monkeypatch, root, offsets):
     for number in (30, 34):
         overwrite(root, offsets[number] + 20, struct.pack(">q", 1_000 + number))
     rows = rows_of_parts(root, 7, monkeypatch)
@@ -418,8 +415,7 @@ def test_a_queue_whose_entries_jump_keeps_its_runs_apart(store, monkeypatch):
     assert max(len(part.stated) for row in rows for part in row.parts) == 5
 
 
-def test_a_task_of_many_queues_sends_parts_before_its_end(store, monkeypatch):
-    root, offsets = store
+def test_a_task_of_many_queues_sends_parts_before_its_end(monkeypatch, root, offsets):
     flip_body(root, offsets)
     expected = audited(root)
     monkeypatch.setattr(audit_work, "MOST_PARTS", 1)
@@ -427,8 +423,7 @@ def test_a_task_of_many_queues_sends_parts_before_its_end(store, monkeypatch):
     assert audited(root) == expected
 
 
-def test_a_log_of_many_queues_is_cut_into_fewer_tasks(store, monkeypatch):
-    root, _ = store
+def test_a_log_of_many_queues_is_cut_into_fewer_tasks(monkeypatch, root):
 
     def task_count():
         return sum(bool(task.cuts) for task in tasks_of(root, 2_500))
@@ -439,8 +434,7 @@ def test_a_log_of_many_queues_is_cut_into_fewer_tasks(store, monkeypatch):
     assert task_count() == 3 < many
 
 
-def test_the_second_pass_has_tasks_by_its_rows(store, monkeypatch):
-    root, _ = store
+def test_the_second_pass_has_tasks_by_its_rows(monkeypatch, root):
     asked = []
     real = Frame.repartition
     monkeypatch.setattr(
@@ -451,8 +445,7 @@ def test_the_second_pass_has_tasks_by_its_rows(store, monkeypatch):
     assert max(one for one in asked if isinstance(one, int)) > 3
 
 
-def test_evidence_of_many_breaks_is_held_a_window_at_a_time(store, monkeypatch):
-    root, offsets = store
+def test_evidence_of_many_breaks_is_held_a_window_at_a_time(monkeypatch, root, offsets):
     for number in range(10, 230, 10):
         overwrite(root, offsets[number] + 100, b"\0\0")
     expected = keys(verify_store(root).findings)
@@ -473,9 +466,8 @@ def test_evidence_of_many_breaks_is_held_a_window_at_a_time(store, monkeypatch):
     assert max(asked) == LOG_FILE_BYTES
 
 
-def test_two_attempts_of_a_task_side_by_side_find_the_same_and_write_nothing(store):
+def test_two_attempts_of_a_task_side_by_side_find_the_same_and_write_nothing(root, offsets):
     """As speculation has it: rows are all that a task makes, and Spark takes those of one."""
-    root, offsets = store
     flip_body(root, offsets)
     tasks = tasks_of(root, 9_000)
     before = {path: path.stat().st_mtime_ns for path in sorted(root.rglob("*"))}
@@ -485,8 +477,7 @@ def test_two_attempts_of_a_task_side_by_side_find_the_same_and_write_nothing(sto
     assert {path: path.stat().st_mtime_ns for path in sorted(root.rglob("*"))} == before
 
 
-def test_blocks_and_chunks_of_other_sizes_find_the_same(store, monkeypatch):
-    root, offsets = store
+def test_blocks_and_chunks_of_other_sizes_find_the_same(monkeypatch, root, offsets):
     for damage in (flip_body, zero_entry, wrong_hash, lose_first_file):
         damage(root, offsets)
     expected = audited(root)
@@ -496,9 +487,8 @@ def test_blocks_and_chunks_of_other_sizes_find_the_same(store, monkeypatch):
     assert audited(root, max_split_bytes=20_000) == expected
 
 
-def test_a_store_read_through_pyarrow_is_judged_alike(store, monkeypatch):
+def test_a_store_read_through_pyarrow_is_judged_alike(monkeypatch, root, offsets):
     """Of such files nothing is known of where their data ends."""
-    root, offsets = store
     for damage in (flip_body, wrong_entry, wrong_hash, lose_first_file):
         damage(root, offsets)
     expected = audited(root)
@@ -508,8 +498,7 @@ def test_a_store_read_through_pyarrow_is_judged_alike(store, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_store_of_random_damage_is_judged_as_by_verify(store, seed):
-    root, _ = store
+def test_a_store_of_random_damage_is_judged_as_by_verify(seed, root):
     dice = random.Random(seed)
     paths = sorted(path for path in root.rglob("*") if path.name.isdigit() and path.is_file())
     for _ in range(dice.randint(1, 5)):
@@ -532,8 +521,7 @@ def test_a_store_of_random_damage_is_judged_as_by_verify(store, seed):
 # --- places and numbers -------------------------------------------------------------------------
 
 
-def test_a_finding_names_its_place(store):
-    root, offsets = store
+def test_a_finding_names_its_place(root, offsets):
     flip_body(root, offsets)
     (damage,) = (f for f in audited(root).findings if f.kind == "log-damage")
     path = root / damage.file
@@ -544,8 +532,7 @@ def test_a_finding_names_its_place(store):
     assert (hole.topic, hole.queue_id, hole.queue_offset) == ("Topic0", 0, 25)
 
 
-def test_queue_offsets_that_nobody_states_are_counted(store):
-    root, offsets = store
+def test_queue_offsets_that_nobody_states_are_counted(root, offsets):
     zero_records(root, offsets)
     shutil.rmtree(root / "consumequeue")
     report = audited(root)
@@ -576,8 +563,7 @@ def put_offsets(root, name, table):
     (root / "config" / name).write_text(json.dumps({"offsetTable": table}))
 
 
-def test_a_consumer_in_front_of_a_queues_end_is_found(store):
-    root, _ = store
+def test_a_consumer_in_front_of_a_queues_end_is_found(root):
     put_offsets(root, "consumerOffset.json", {"Topic0@readers": {"0": 121}, "Topic1@r": {"0": 120}})
     (found,) = audited(root).findings
     assert (found.kind, found.severity.value) == ("consumer-ahead", "warning")
@@ -585,8 +571,7 @@ def test_a_consumer_in_front_of_a_queues_end_is_found(store):
     assert (found.expected, found.found) == ("0 to 120", "121")
 
 
-def test_a_consumer_whose_messages_expired_is_a_note(store):
-    root, offsets = store
+def test_a_consumer_whose_messages_expired_is_a_note(root, offsets):
     lose_first_file(root, offsets)
     put_offsets(root, "consumerOffset.json", {"Topic0@readers": {"0": 3}, "Gone@readers": {"0": 9}})
     report = audited(root)
@@ -594,21 +579,18 @@ def test_a_consumer_whose_messages_expired_is_a_note(store):
     assert report.exit_code == 0
 
 
-def test_a_queue_that_does_not_exist_has_no_offset(store):
-    root, _ = store
+def test_a_queue_that_does_not_exist_has_no_offset(root):
     put_offsets(root, "consumerOffset.json", {"Topic0@readers": {"7": 1, "0": 0}})
     assert kinds(audited(root).findings) == ["consumer-ahead"]
 
 
-def test_a_delay_level_in_front_of_its_queue_is_found(store):
-    root, _ = store
+def test_a_delay_level_in_front_of_its_queue_is_found(root):
     put_offsets(root, "delayOffset.json", {"3": 5})
     (found,) = audited(root).findings
     assert (found.kind, found.topic, found.queue_id) == ("consumer-ahead", "SCHEDULE_TOPIC_XXXX", 2)
 
 
-def test_a_checkpoint_of_messages_that_are_gone_is_found(store):
-    root, offsets = store
+def test_a_checkpoint_of_messages_that_are_gone_is_found(root, offsets):
     lose_last_file(root, offsets)
     report = audited(root)
     assert "checkpoint-ahead" in kinds(report.findings)
@@ -655,8 +637,7 @@ def is_locked(root):
     return asked.returncode != 0
 
 
-def test_a_file_that_retention_takes_meanwhile_is_no_finding(store, monkeypatch):
-    root, _ = store
+def test_a_file_that_retention_takes_meanwhile_is_no_finding(monkeypatch, root):
 
     def vanish(cut):
         if cut.segment.base == 0:
@@ -690,8 +671,7 @@ def test_queue_and_index_files_that_retention_takes_meanwhile_are_no_finding(tmp
     assert report.counts.min_physical_offset == gone
 
 
-def test_what_consumers_read_meanwhile_is_not_in_front_of_the_queue(store, monkeypatch):
-    root, _ = store
+def test_what_consumers_read_meanwhile_is_not_in_front_of_the_queue(monkeypatch, root):
     put_offsets(root, "consumerOffset.json", {"Topic0@readers": {"0": 120}})
 
     def read_on(_):
@@ -704,9 +684,8 @@ def test_what_consumers_read_meanwhile_is_not_in_front_of_the_queue(store, monke
 # --- what an earlier log left -------------------------------------------------------------------
 
 
-def test_records_of_an_earlier_log_are_no_messages(store):
+def test_records_of_an_earlier_log_are_no_messages(root, offsets):
     """The log was cut behind 200 records; behind zeros stand old ones that no queue knows."""
-    root, offsets = store
     overwrite(root, offsets[200], bytes(offsets[201] - offsets[200]))
     for number in range(200, 240):
         queue_offset = number // 2
@@ -733,17 +712,16 @@ def test_no_store_is_said_in_one_sentence(tmp_path):
         audited(tmp_path / "nowhere")
 
 
-def test_a_place_that_cannot_be_made_ends_an_audit_before_its_work(store, tmp_path, monkeypatch):
+def test_a_place_that_cannot_be_made_ends_an_audit_before_its_work(root, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     work = []
     monkeypatch.setattr(audit_job, "map_tasks", lambda *given: work.append(given))
     with pytest.raises(StoreError, match="file/out cannot be written: Not a directory"):
-        audited(store[0], out=tmp_path / "file" / "out")
+        audited(root, out=tmp_path / "file" / "out")
     assert not work
 
 
-def test_a_store_without_log_files_is_a_finding(store):
-    root, _ = store
+def test_a_store_without_log_files_is_a_finding(root):
     for path in (root / "commitlog").iterdir():
         path.unlink()
     report = audited(root)
@@ -752,8 +730,7 @@ def test_a_store_without_log_files_is_a_finding(store):
     assert keys(report.findings) == keys(verify_store(root).findings)
 
 
-def test_a_file_that_may_not_be_read_is_named(store, monkeypatch):
-    root, offsets = store
+def test_a_file_that_may_not_be_read_is_named(monkeypatch, root, offsets):
     forbidden = str(log_path(root, offsets[-1]))
     real = os.open
 
@@ -767,8 +744,7 @@ def test_a_file_that_may_not_be_read_is_named(store, monkeypatch):
         audited(root)
 
 
-def test_an_index_of_a_length_that_no_store_has_is_said(store):
-    root, _ = store
+def test_an_index_of_a_length_that_no_store_has_is_said(root):
     os.truncate(index_file(root), 4_321)
     with pytest.raises(ConfigError, match="cannot be learnt"):
         audited(root)

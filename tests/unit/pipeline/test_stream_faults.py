@@ -67,13 +67,17 @@ class CutLog:
         self.files.end, self.files.next_offsets = end, dict(offsets)
 
 
+@pytest.fixture
+def log(root):
+    return CutLog(root)
+
+
 # --- a log that was cut and written anew --------------------------------------------------------
 
 
 @pytest.fixture
-def cut_log(root, mode):
+def cut_log(root, mode, log):
     """A log with 10 records that were read and 5 others in the place of the last 5."""
-    log = CutLog(root)
     old = log.put(5, b"old")
     log.mark()
     old += log.put(5, b"gone")
@@ -153,8 +157,7 @@ def test_a_loss_that_was_accepted_is_not_moved_by_a_restart(root, mode, cut_log)
     assert sorted_places(third.drain()) == later
 
 
-def test_a_log_that_was_cut_where_the_stream_stands_has_lost_nothing(root, mode):
-    log = CutLog(root)
+def test_a_log_that_was_cut_where_the_stream_stands_has_lost_nothing(root, mode, log):
     old = log.put(5, b"old")
     log.mark()
     run = StreamRun(root, **ALL, **mode)
@@ -165,8 +168,7 @@ def test_a_log_that_was_cut_where_the_stream_stands_has_lost_nothing(root, mode)
     assert sorted_places(run.drain()) == new
 
 
-def test_a_planned_batch_whose_end_was_cut_away_is_an_error_and_then_what_is_there(root, mode):
-    log = CutLog(root)
+def test_a_planned_batch_whose_end_was_cut_away_is_an_error_and_then_what_is_there(root, mode, log):
     old = log.put(5, b"old")
     log.mark()
     log.put(5, b"gone")
@@ -218,8 +220,7 @@ def test_retention_of_what_the_stream_has_read_is_no_loss(root, mode):
         assert sorted_places(run.drain()) == later
 
 
-def test_retention_up_to_the_very_place_of_the_stream_is_no_loss(root):
-    log = CutLog(root)
+def test_retention_up_to_the_very_place_of_the_stream_is_no_loss(root, log):
     put = log.put(60, b"x" * 100)
     second = next(at for at in put if at >= 4096)
     count = put.index(second)
@@ -229,8 +230,7 @@ def test_retention_up_to_the_very_place_of_the_stream_is_no_loss(root):
     assert sorted_places(run.drain()) == put[count:]
 
 
-def test_retention_in_front_of_the_stream_is_a_loss(root, mode, caplog):
-    log = CutLog(root)
+def test_retention_in_front_of_the_stream_is_a_loss(root, mode, caplog, log):
     put = log.put(100, b"x" * 100)
     run = StreamRun(root, **ALL, maxOffsetsPerTrigger=5, **mode)
     run.batch()
@@ -249,8 +249,7 @@ def test_retention_in_front_of_the_stream_is_a_loss(root, mode, caplog):
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_file_deleted_between_plan_and_read_is_a_loss(root, mode, is_first):
-    log = CutLog(root)
+def test_a_file_deleted_between_plan_and_read_is_a_loss(root, mode, is_first, log):
     put = log.put(100, b"x" * 100)
     base = 0 if is_first else 4096
     run = StreamRun(root, **ALL, **mode)
@@ -263,8 +262,7 @@ def test_a_file_deleted_between_plan_and_read_is_a_loss(root, mode, is_first):
     assert sorted_places(again.drain()) == left
 
 
-def test_a_planned_batch_that_is_gone_as_a_whole_is_a_loss(root, mode):
-    log = CutLog(root)
+def test_a_planned_batch_that_is_gone_as_a_whole_is_a_loss(root, mode, log):
     put = log.put(60, b"x" * 100)
     count = sum(at < 4096 for at in put)
     run = StreamRun(root, **ALL, maxOffsetsPerTrigger=count, **mode)
@@ -277,8 +275,7 @@ def test_a_planned_batch_that_is_gone_as_a_whole_is_a_loss(root, mode):
     assert sorted_places(again.drain()) == put[count:]
 
 
-def test_the_beginning_of_a_new_queue_is_not_moved_by_retention_without_a_word(root):
-    log = CutLog(root)
+def test_the_beginning_of_a_new_queue_is_not_moved_by_retention_without_a_word(root, log):
     log.put(1, b"x", topic="TopicB")
     run = StreamRun(root, subscribePattern="Topic.*")
     run.drain()
@@ -293,9 +290,8 @@ def test_the_beginning_of_a_new_queue_is_not_moved_by_retention_without_a_word(r
 
 
 def test_a_file_that_goes_after_it_was_listed_is_only_lost_if_it_was_wanted(
-    root, mode, monkeypatch
+    root, mode, monkeypatch, log
 ):
-    log = CutLog(root)
     put = log.put(100, b"x" * 100)
     run = StreamRun(root, **ALL, maxOffsetsPerTrigger=10, **mode)
     run.batch()
@@ -314,8 +310,7 @@ def test_a_file_that_goes_after_it_was_listed_is_only_lost_if_it_was_wanted(
     assert sorted_places(again.drain()) == [at for at in put if at >= 4096]
 
 
-def test_a_file_that_goes_while_a_task_runs_is_a_loss(root, mode, monkeypatch):
-    log = CutLog(root)
+def test_a_file_that_goes_while_a_task_runs_is_a_loss(root, mode, monkeypatch, log):
     put = log.put(100, b"x" * 100)
     for tolerance in ("true", "false"):
         run = StreamRun(root, **ALL, failOnDataLoss=tolerance, maxSplitBytes=4096, **mode)
@@ -339,8 +334,7 @@ def test_a_file_that_goes_while_a_task_runs_is_a_loss(root, mode, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [3, 20, 40])
-def test_a_topic_that_was_deleted_and_made_again_has_lost_nothing(root, count):
-    log = CutLog(root)
+def test_a_topic_that_was_deleted_and_made_again_has_lost_nothing(root, count, log):
     put = log.put(20, b"old")
     run = StreamRun(root, **ALL, subscribe="TopicA", maxOffsetsPerTrigger=12)
     assert places_of(run.batch()) == put[:12]
@@ -374,8 +368,7 @@ def test_a_store_that_is_not_there_any_more_is_named(tmp_path, mode):
 
 
 @pytest.mark.parametrize("length", [4, 8, 60, 100, 140])
-def test_a_torn_tail_is_read_once_it_is_whole(root, length):
-    log = CutLog(root)
+def test_a_torn_tail_is_read_once_it_is_whole(root, length, log):
     put = log.put(5, b"x" * 50)
     (root / "abort").touch()
     run = StreamRun(root, **ALL)
@@ -395,9 +388,8 @@ def read_at(root, offset, size):
 
 @pytest.mark.parametrize("limit", [2, 30, 1000])
 @pytest.mark.parametrize("zero", [True, False])
-def test_an_end_that_was_seen_is_forgotten_when_the_log_is_cut(root, zero, limit, monkeypatch):
+def test_an_end_that_was_seen_is_forgotten_when_the_log_is_cut(root, log, zero, limit, monkeypatch):
     monkeypatch.setattr(live_log, "NEAR_BYTES", 0)
-    log = CutLog(root)
     put = log.put(40, b"in the first file, and in the second one a little")
     assert put[-1] > LOG_FILE_BYTES_OF_CUT
     log.mark()
@@ -414,8 +406,7 @@ def test_an_end_that_was_seen_is_forgotten_when_the_log_is_cut(root, zero, limit
 
 
 @pytest.mark.parametrize("length", [8, 100])
-def test_an_entry_ahead_of_its_record_waits_for_it(root, length):
-    log = CutLog(root)
+def test_an_entry_ahead_of_its_record_waits_for_it(root, length, log):
     put = log.put(5, b"x" * 50)
     run = StreamRun(root, **ALL, subscribe="TopicA")
     last = log.put(3, b"y" * 50)
@@ -426,8 +417,7 @@ def test_an_entry_ahead_of_its_record_waits_for_it(root, length):
     assert sorted_places(run.drain()) == last[1:]
 
 
-def test_records_that_are_not_dispatched_yet_come_once_and_do_not_wait_for_their_entries(root):
-    log = CutLog(root)
+def test_records_that_are_not_dispatched_yet_come_once_and_do_not_wait_for_their_entries(root, log):
     put = log.put(5, b"x")
     key = QueueKey("TopicA", 0)
     put.append(log.files.put("TopicA", b"late", dispatch=False, store_timestamp_ms=5_000))
@@ -438,8 +428,7 @@ def test_records_that_are_not_dispatched_yet_come_once_and_do_not_wait_for_their
     assert run.batch() is None
 
 
-def test_records_that_an_earlier_log_left_behind_are_not_read(root):
-    log = CutLog(root)
+def test_records_that_an_earlier_log_left_behind_are_not_read(root, log):
     put = log.put(5, b"kept")
     log.mark()
     log.put(12, b"left behind by an earlier log")
@@ -453,8 +442,7 @@ def test_records_that_an_earlier_log_left_behind_are_not_read(root):
         assert sorted_places(run.drain()) == new
 
 
-def test_the_filler_of_an_earlier_log_is_not_the_end_of_a_file(root):
-    log = CutLog(root)
+def test_the_filler_of_an_earlier_log_is_not_the_end_of_a_file(root, log):
     put = log.put(36, b"kept")
     assert 4096 - 400 < log.files.end < 4096 - 300
     log.mark()
@@ -471,8 +459,7 @@ def test_the_filler_of_an_earlier_log_is_not_the_end_of_a_file(root):
 
 
 @pytest.mark.parametrize("row", [0, 11])
-def test_a_page_that_is_filled_while_it_is_copied_is_no_damage(root, monkeypatch, row):
-    log = CutLog(root)
+def test_a_page_that_is_filled_while_it_is_copied_is_no_damage(root, monkeypatch, row, log):
     put = log.put(20, b"x" * 50)
     read_into = files.LocalFile.read_into
     calls = []
@@ -539,30 +526,22 @@ def test_a_damaged_record_at_the_saved_place_is_told_from_nothing(root, mode):
     assert sorted_places(again.drain()) == later
 
 
-def test_a_whole_damaged_file_is_passed_when_damage_is_skipped(root, mode):
+@pytest.mark.parametrize(("since", "content"), [(0, b"\xff"), (4000, b"\0")])
+def test_a_file_that_was_overwritten_or_emptied_is_damage_and_not_the_end(
+    root, mode, since, content
+):
     put = build_store(root, 250, Clock())
-    log_path(root, LOG_FILE_BYTES).write_bytes(b"\xff" * LOG_FILE_BYTES)
+    begin = next(at for at in put if at >= LOG_FILE_BYTES + since)
+    overwrite(root, begin, content * (2 * LOG_FILE_BYTES - begin))
     with pytest.raises(StoreDamagedError):
         StreamRun(root, **ALL, **mode).drain()
-    rest = [at for at in put if not LOG_FILE_BYTES <= at < 2 * LOG_FILE_BYTES]
-    run = StreamRun(root, **ALL, damage="skip", maxOffsetsPerTrigger=20, **mode)
-    assert sorted_places(run.drain()) == rest
+    rest = [at for at in put if not begin <= at < 2 * LOG_FILE_BYTES]
+    for limit in (20, 1000):
+        run = StreamRun(root, **ALL, damage="skip", maxOffsetsPerTrigger=limit, **mode)
+        assert sorted_places(run.drain()) == rest
 
 
-def test_a_file_that_was_emptied_is_damage_and_not_the_end(root, mode):
-    put = build_store(root, 250, Clock())
-    middle = next(at for at in put if at > LOG_FILE_BYTES + 4000)
-    size = 2 * LOG_FILE_BYTES - middle
-    overwrite(root, middle, bytes(size))
-    with pytest.raises(StoreDamagedError):
-        StreamRun(root, **ALL, **mode).drain()
-    rest = [at for at in put if not middle <= at < middle + size]
-    run = StreamRun(root, **ALL, damage="skip", **mode)
-    assert sorted_places(run.drain()) == rest
-
-
-def test_entries_that_are_missing_are_damage_and_their_records_are_found(root):
-    log = CutLog(root)
+def test_entries_that_are_missing_are_damage_and_their_records_are_found(root, log):
     put = log.put(40, b"x")
     key = QueueKey("TopicA", 0)
     for offset in (12, 13):
@@ -578,11 +557,11 @@ def test_entries_that_are_missing_are_damage_and_their_records_are_found(root):
     assert StreamRun(root, **ALL, subscribe="TopicA", damage="skip").drain()
 
 
-def test_a_record_that_is_not_what_its_entry_says_is_counted(root, caplog):
-    log = CutLog(root)
+@pytest.mark.parametrize("number", [999, 20])  # one that no other has, and that of another
+def test_a_record_that_is_not_what_its_entry_says_is_counted(root, caplog, log, number):
     put = log.put(40, b"x")
-    # No checksum covers the header: the record is intact and says that it is number 999.
-    log.files.write_log(put[12] + 20, (999).to_bytes(8, "big"))
+    # No checksum covers the header: the record is intact and says that it has this number.
+    log.files.write_log(put[12] + 20, number.to_bytes(8, "big"))
     run = StreamRun(root, **ALL, subscribe="TopicA")
     run.plan_next()
     with pytest.raises(StoreError, match=r"expected 40 records of the batch's queues, found 39"):
@@ -591,14 +570,13 @@ def test_a_record_that_is_not_what_its_entry_says_is_counted(root, caplog):
     again = tolerant(root, run, **ALL, subscribe="TopicA")
     rows = flat(again.drain())
     assert sorted(places_of(rows)) == put
-    assert [row["queueOffset"] for row in rows] == [*range(12), 999, *range(13, 40)]
+    assert [row["queueOffset"] for row in rows] == [*range(12), number, *range(13, 40)]
     assert "expected 40 records" in caplog.text
 
 
 @pytest.mark.parametrize("loss", ["true", "false"])
 @pytest.mark.parametrize("parts", [1, 7])
-def test_a_record_with_the_number_of_another_is_a_row_and_no_loss(root, caplog, loss, parts):
-    log = CutLog(root)
+def test_a_record_with_the_number_of_another_is_a_row_and_no_loss(root, caplog, loss, parts, log):
     put = log.put(20, b"x")
     key = QueueKey("TopicA", 0)
     log.files.next_offsets[key] = 5
@@ -617,19 +595,7 @@ def test_a_record_with_the_number_of_another_is_a_row_and_no_loss(root, caplog, 
     assert sorted_places(again.drain()) == put
 
 
-def test_a_surplus_record_does_not_make_up_for_one_that_is_gone(root):
-    log = CutLog(root)
-    put = log.put(40, b"x")
-    log.files.write_log(put[12] + 20, (20).to_bytes(8, "big"))
-    run = StreamRun(root, **ALL, subscribe="TopicA")
-    run.plan_next()
-    with pytest.raises(StoreError, match=r"expected 40 records of the batch's queues, found 39"):
-        run.run_planned()
-    assert sorted_places(tolerant(root, run, **ALL, subscribe="TopicA").drain()) == put
-
-
-def test_an_entry_that_points_elsewhere_is_reported(root):
-    log = CutLog(root)
+def test_an_entry_that_points_elsewhere_is_reported(root, log):
     put = log.put(40, b"x")
     key = QueueKey("TopicA", 0)
     log.files.write_entry(key, 12, put[12] + 3, 100)

@@ -60,14 +60,17 @@ def assert_repaired(root: Path, *, remaining: set[str] = frozenset()) -> None:
 
 
 @pytest.fixture
-def store(tmp_path):
-    """A store of 200 messages over several log files."""
-    root = tmp_path / "store"
-    return root, build_store(root, COUNT, Clock())
+def offsets(tmp_path):
+    """Build a store of 200 messages over several log files; return where they lie."""
+    return build_store(tmp_path / "store", COUNT, Clock())
 
 
-def test_a_healthy_store_needs_nothing(store):
-    root, _ = store
+@pytest.fixture
+def root(tmp_path, offsets):
+    return tmp_path / "store"
+
+
+def test_a_healthy_store_needs_nothing(root):
     before = content(root)
     report = repair(root)
     assert not report.is_changed
@@ -77,8 +80,7 @@ def test_a_healthy_store_needs_nothing(store):
     assert content(root) == before
 
 
-def test_a_dry_run_writes_nothing(store):
-    root, offsets = store
+def test_a_dry_run_writes_nothing(root, offsets):
     overwrite(root, offsets[-1] + 100, b"\xff" * 50)
     shutil.rmtree(root / "consumequeue")
     (root / "lock").unlink()
@@ -90,8 +92,7 @@ def test_a_dry_run_writes_nothing(store):
     assert said.actions == done.actions != []
 
 
-def test_damage_in_the_middle_stays_and_is_reported_range_by_range(store):
-    root, offsets = store
+def test_damage_in_the_middle_stays_and_is_reported_range_by_range(root, offsets):
     for number in (10, 60, 61):
         overwrite(root, offsets[number] + 120, b"\xff" * 8)
     damaged = content(root)
@@ -112,8 +113,7 @@ def test_damage_in_the_middle_stays_and_is_reported_range_by_range(store):
     assert_repaired(root, remaining={"log-damage", "queue-hole"})
 
 
-def test_what_a_broker_would_drop_is_reported(store):
-    root, offsets = store
+def test_what_a_broker_would_drop_is_reported(root, offsets):
     last_files = max(offsets) // LOG_FILE_BYTES * LOG_FILE_BYTES
     broken = next(n for n, offset in enumerate(offsets) if offset > last_files)
     overwrite(root, offsets[broken] + 120, b"\xff" * 8)
@@ -122,15 +122,13 @@ def test_what_a_broker_would_drop_is_reported(store):
     assert lost.record_count == COUNT - broken - 1
 
 
-def test_damage_before_the_last_three_files_is_not_dropped_by_a_broker(store):
-    root, offsets = store
+def test_damage_before_the_last_three_files_is_not_dropped_by_a_broker(root, offsets):
     assert offsets[-1] // LOG_FILE_BYTES >= 3
     overwrite(root, offsets[1] + 120, b"\xff" * 8)
     assert repair(root).lost_for_broker == []
 
 
-def test_compatible_repair_ends_the_log_and_keeps_all_copies(store):
-    root, offsets = store
+def test_compatible_repair_ends_the_log_and_keeps_all_copies(root, offsets):
     crashed(root)
     overwrite(root, offsets[100] + 120, b"\xff" * 8)
     (root / "checkpoint").write_bytes(bytes(4096))
@@ -150,8 +148,7 @@ def test_compatible_repair_ends_the_log_and_keeps_all_copies(store):
 
 
 @pytest.mark.parametrize("part", ["consumequeue", "index"])
-def test_a_deleted_part_is_created_again(part, store):
-    root, _ = store
+def test_a_deleted_part_is_created_again(part, root):
     before = content(root)
     shutil.rmtree(root / part)
     report = repair(root)
@@ -168,8 +165,7 @@ def test_a_deleted_part_is_created_again(part, store):
         )
 
 
-def test_entries_that_point_elsewhere_are_replaced(store):
-    root, _ = store
+def test_entries_that_point_elsewhere_are_replaced(root):
     queue = root / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
     good = queue.read_bytes()
     wrong = bytearray(good)
@@ -183,8 +179,7 @@ def test_entries_that_point_elsewhere_are_replaced(store):
     assert_repaired(root)
 
 
-def test_the_place_of_a_lost_record_keeps_its_entry_or_gets_a_filler(store):
-    root, offsets = store
+def test_the_place_of_a_lost_record_keeps_its_entry_or_gets_a_filler(root, offsets):
     overwrite(root, offsets[20] + 120, b"\xff" * 8)
     overwrite(root, offsets[40] + 120, b"\xff" * 8)
     queue = root / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
@@ -198,8 +193,7 @@ def test_the_place_of_a_lost_record_keeps_its_entry_or_gets_a_filler(store):
     assert repaired[21 * 20 :] == good[21 * 20 :]
 
 
-def test_files_of_a_wrong_length_or_name_are_named_and_put_right(store):
-    root, _ = store
+def test_files_of_a_wrong_length_or_name_are_named_and_put_right(root):
     log = root / "commitlog"
     second = log / f"{LOG_FILE_BYTES:020d}"
     second.write_bytes(second.read_bytes() + b"more")
@@ -224,8 +218,7 @@ def test_files_of_a_wrong_length_or_name_are_named_and_put_right(store):
         assert len(bodies(opened, "Topic1")) == COUNT // 2
 
 
-def test_a_truncated_last_file_costs_only_what_was_cut_off(store):
-    root, offsets = store
+def test_a_truncated_last_file_costs_only_what_was_cut_off(root, offsets):
     last = log_path(root, offsets[-1])
     cut_at = offsets[-5] + 50
     last.write_bytes(last.read_bytes()[: cut_at % LOG_FILE_BYTES])
@@ -236,8 +229,7 @@ def test_a_truncated_last_file_costs_only_what_was_cut_off(store):
     assert_repaired(root, remaining={"queue-kept"})
 
 
-def test_a_missing_file_in_the_middle_is_a_hole(store):
-    root, offsets = store
+def test_a_missing_file_in_the_middle_is_a_hole(root, offsets):
     log_path(root, LOG_FILE_BYTES).unlink()
     report = repair(root)
     lost = sum(offset // LOG_FILE_BYTES == 1 for offset in offsets)
@@ -248,8 +240,7 @@ def test_a_missing_file_in_the_middle_is_a_hole(store):
     assert (hole.offset, hole.size) == (LOG_FILE_BYTES, LOG_FILE_BYTES)
 
 
-def test_a_store_without_a_log_is_refused(store, tmp_path):
-    root, _ = store
+def test_a_store_without_a_log_is_refused(tmp_path, root):
     for path in (root / "commitlog").iterdir():
         path.unlink()
     with pytest.raises(StoreDamagedError):
@@ -259,8 +250,7 @@ def test_a_store_without_a_log_is_refused(store, tmp_path):
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_store_in_use_is_refused(store):
-    root, _ = store
+def test_a_store_in_use_is_refused(root):
     with open_store(root, Clock(NOW_MS)):
         for dry_run in (True, False):
             with pytest.raises(StoreLockedError):
@@ -279,8 +269,7 @@ def damage_everything(root: Path, offsets: list[int]) -> None:
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 70])
-def test_a_repair_that_is_killed_is_finished_by_the_next(calls, store, tmp_path):
-    root, offsets = store
+def test_a_repair_that_is_killed_is_finished_by_the_next(calls, tmp_path, root, offsets):
     damage_everything(root, offsets)
     twin = tmp_path / "twin"
     shutil.copytree(root, twin)
@@ -301,8 +290,7 @@ def test_a_repair_that_is_killed_is_finished_by_the_next(calls, store, tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_random_damage_never_costs_an_intact_record(seed, store):
-    root, offsets = store
+def test_random_damage_never_costs_an_intact_record(seed, root, offsets):
     dice = random.Random(seed)
     originals = content(root)
     for _ in range(dice.randint(1, 6)):
@@ -335,15 +323,13 @@ def test_random_damage_never_costs_an_intact_record(seed, store):
     assert repair(root, now_ms=NOW_MS + 1).actions == []
 
 
-def test_a_blank_after_the_last_record_is_no_record_that_a_broker_drops(store):
-    root, offsets = store
+def test_a_blank_after_the_last_record_is_no_record_that_a_broker_drops(root, offsets):
     last = max(offsets) // LOG_FILE_BYTES * LOG_FILE_BYTES
     overwrite(root, last, bytes(LOG_FILE_BYTES))
     assert repair(root).lost_for_broker == []
 
 
-def test_dropped_records_are_counted_one_by_one(store):
-    root, offsets = store
+def test_dropped_records_are_counted_one_by_one(root, offsets):
     last = max(offsets) // LOG_FILE_BYTES * LOG_FILE_BYTES
     newest = [offset for offset in offsets if offset >= last]
     assert len(newest) > 5
@@ -369,8 +355,7 @@ def test_dropped_records_are_counted_one_by_one(store):
     assert (lost.start, lost.record_count) == (newest[2], len(newest) - 2)
 
 
-def test_an_empty_file_in_front_of_the_log_is_moved_away(store):
-    root, offsets = store
+def test_an_empty_file_in_front_of_the_log_is_moved_away(root, offsets):
     os.truncate(log_path(root, 0), 0)
     planned = repair(root, dry_run=True)
     report = repair(root)
@@ -388,8 +373,7 @@ def test_an_empty_file_in_front_of_the_log_is_moved_away(store):
     "content",
     [b"", bytes(10), (2**62).to_bytes(8, "big") * 3 + bytes(4072), b"\xff" * 4096, bytes(5000)],
 )
-def test_a_checkpoint_that_cannot_be_true_is_kept_and_written_again(store, content):
-    root, _ = store
+def test_a_checkpoint_that_cannot_be_true_is_kept_and_written_again(content, root):
     (root / "checkpoint").write_bytes(content)
     before = repair(root, dry_run=True)
     assert before.actions == ["checkpoint: move it to repair/ and write a new one"]
@@ -402,16 +386,14 @@ def test_a_checkpoint_that_cannot_be_true_is_kept_and_written_again(store, conte
     assert_repaired(root)
 
 
-def test_a_damaged_store_time_does_not_get_into_the_checkpoint(store):
-    root, offsets = store
+def test_a_damaged_store_time_does_not_get_into_the_checkpoint(root, offsets):
     overwrite(root, offsets[-1] + 56, b"\x81")
     crashed(root)
     repair(root)
     assert_repaired(root)
 
 
-def test_the_queue_of_a_topic_that_is_no_utf_8_stays_when_the_store_is_opened(store):
-    root, offsets = store
+def test_the_queue_of_a_topic_that_is_no_utf_8_stays_when_the_store_is_opened(root, offsets):
     content = log_path(root, 0).read_bytes()
     body_size = int.from_bytes(content[84:88], "big")
     overwrite(root, offsets[0] + 88 + body_size + 1, b"\x8b")
@@ -422,8 +404,7 @@ def test_the_queue_of_a_topic_that_is_no_utf_8_stays_when_the_store_is_opened(st
     assert_repaired(root)
 
 
-def test_repair_gives_no_number_again_that_a_lost_end_of_the_log_had(store):
-    root, offsets = store
+def test_repair_gives_no_number_again_that_a_lost_end_of_the_log_had(root, offsets):
     last = log_path(root, offsets[-1])
     lost = sum(offset >= int(last.name) for offset in offsets)
     last.unlink()
@@ -440,8 +421,7 @@ def test_repair_gives_no_number_again_that_a_lost_end_of_the_log_had(store):
     assert_repaired(root, remaining={"queue-hole"})
 
 
-def test_compatible_repair_gives_the_numbers_of_a_lost_end_again_as_java_does(store):
-    root, offsets = store
+def test_compatible_repair_gives_the_numbers_of_a_lost_end_again_as_java_does(root, offsets):
     last = log_path(root, offsets[-1])
     first_lost = sum(offset < int(last.name) for offset in offsets)
     last.unlink()
@@ -455,9 +435,8 @@ def test_compatible_repair_gives_the_numbers_of_a_lost_end_again_as_java_does(st
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_records_whose_topic_is_no_utf_8_get_the_queue_entries_that_repair_writes(
-    count, store, tmp_path
+    count, tmp_path, root, offsets
 ):
-    root, offsets = store
     content = log_path(root, 0).read_bytes()
     body_size = int.from_bytes(content[84:88], "big")
     # Two byte sequences that Java reads as one name, and the name itself.
