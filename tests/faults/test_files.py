@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -520,6 +521,12 @@ def test_what_stands_in_the_place_of_a_part_is_moved_by_a_repair_as_its_dry_run_
     place.unlink(missing_ok=True)
     make(place)
     was_there = os.path.lexists(place)
+    if was_there and part != "abort":
+        with pytest.raises(StoreError, match=re.escape(str(place))):
+            opened(store)
+    elif make is _full_directory:
+        with opened(store) as again:
+            assert not again.recovery.was_clean
     told = repair_store(store, CONFIG, now_ms=NOW_MS, dry_run=True)
     done = repair_store(store, CONFIG, now_ms=NOW_MS)
     assert (told.actions, told.remaining) == (done.actions, done.remaining)

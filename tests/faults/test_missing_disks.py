@@ -9,20 +9,29 @@ import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
 from rocketstore.audit.repair import rebuild_store
+from rocketstore.cli.log_scan import log_files_of
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
+from rocketstore.pipeline.jobs.report.report_job import plan_report
 from rocketstore.storage.read_only import ReadOnlyStore
+from support.archiving import archived
+from support.audit_runs import audited
 from support.clock import START_MS, Clock
+from support.pipeline_tables import read_table
 from support.small_store import CONFIG, LOG_FILE_BYTES, crashed
+from support.stream_run import StreamRun
 
 NOW_MS = START_MS + 3_600_000
 COUNT = 300
 DISKS = ("disk0", "disk1", "disk2")
 
 
+def paths(place: Path, *names: str) -> str:
+    return ",".join(str(place / name) for name in names or DISKS)
+
+
 def settings(place: Path, *names: str) -> StoreConfig:
-    paths = ",".join(str(place / name) for name in names or DISKS)
-    return msgspec.structs.replace(CONFIG, store_path_commit_log=paths)
+    return msgspec.structs.replace(CONFIG, store_path_commit_log=paths(place, *names))
 
 
 def opened(place: Path, *names: str) -> MessageStore:
@@ -98,6 +107,12 @@ DOORS: dict[str, Callable[[Path], object]] = {
         place / "root", settings(place), what="index", now_ms=NOW_MS
     ),
     "spark": rebuilt,
+    "audit": lambda place: audited(place / "root", config=settings(place)),
+    "archive": lambda place: archived(place / "root", place / "a", config=settings(place)),
+    "report": lambda place: plan_report(place / "root", place / "r", settings(place)),
+    "table": lambda place: read_table(place / "root", storePathCommitLog=paths(place)),
+    "stream": lambda place: StreamRun(place / "root", storePathCommitLog=paths(place)).batch(),
+    "scan, scrub": lambda place: log_files_of(place / "root", settings(place)),
 }
 
 

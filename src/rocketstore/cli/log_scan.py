@@ -12,9 +12,10 @@ from rocketstore.native.decode import decode
 from rocketstore.rules.files import FileProblem
 from rocketstore.scan.scanner import ScanBatch, scan_window
 from rocketstore.storage.files.lock import writer_pid
-from rocketstore.storage.files.pread_files import LogFile, PreadFiles
+from rocketstore.storage.files.pread_files import LogFile, OpenFiles, PreadFiles
 from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 def log_files_of(root: Path, config: StoreConfig) -> tuple[StoreLayout, PreadFiles]:
     """Return a store's directories and its log's files; raises `NotAStoreError` without a log."""
     layout = StoreLayout.of(root, config)
+    PreadLog(layout, OpenFiles()).refuse_absent()
     files = PreadFiles(layout.log_directories, file_size=config.mapped_file_size_commit_log)
     # A store that was opened and has no message yet has no file either.
     is_new = layout.commit_log_directories[0].is_dir() and not any(

@@ -134,7 +134,14 @@ def _is_directory(entry: FileEntry) -> bool:
 
 
 def store_with_log(location: str, directories: tuple[str, ...]) -> StorePlace:
-    """Return the store whose CommitLog files lie in some directories, which must be there."""
+    """Return the store whose CommitLog files lie in some directories, which must be there.
+
+    `StoreDamagedError` says that one is empty, as where a disk is mounted, and files are missing.
+    """
+    from rocketstore.storage.files.pread_files import OpenFiles  # noqa: PLC0415 - drivers only
+    from rocketstore.storage.layout import StoreLayout  # noqa: PLC0415
+    from rocketstore.storage.reading.pread_log import PreadLog  # noqa: PLC0415
+
     if is_remote(location):
         raise ConfigError(
             f"the log of {location} lies in commitlog/: several directories are a matter of disks",
@@ -143,6 +150,8 @@ def store_with_log(location: str, directories: tuple[str, ...]) -> StorePlace:
             hint="copy all CommitLog files to commitlog/: their names differ",
         )
     files, root = files_at(location)
+    layout = StoreLayout(Path(root), tuple(map(Path, directories)))
+    PreadLog(layout, OpenFiles()).refuse_absent()
     for directory in directories:
         if not Path(directory).is_dir():
             # To go on would read a log with holes, or the front of one.

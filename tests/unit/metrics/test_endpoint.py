@@ -358,6 +358,7 @@ def wait_for_hang_ups(peers: list[socket.socket], count: int) -> None:
 
 def test_peers_that_send_garbage_or_nothing_hold_nobody_up(root, monkeypatch, capfd):
     monkeypatch.setattr(http_server, "MOST_PEERS", 4)
+    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 10 * PATIENCE_S)  # none is just slow
     with open_served(root) as store, peers_of(store) as peer:
         for garbage in (b"\x16\x03\x01\x02", b"GET\r\n\r\n", b"A" * 70_000 + b"\r\n"):
             with contextlib.suppress(ConnectionError):  # it hung up before all was sent

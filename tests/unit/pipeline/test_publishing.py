@@ -1,5 +1,6 @@
 """A directory is published as a whole or not at all."""
 
+import itertools
 import os
 import shutil
 import threading
@@ -11,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from rocketstore.errors import ConfigError, StoreError
-from rocketstore.pipeline import audit, report
+from rocketstore.pipeline import audit, rebuild, report, restore
 from rocketstore.pipeline.jobs.publishing import published, refuse_taken, write_parquet
 from rocketstore.places.files import files_at
 from support.archiving import archived
@@ -19,6 +20,8 @@ from support.arrow_frames import Frame
 from support.golden import golden_case
 from support.rebuild_runs import rebuilt_here
 from support.restoring import restored
+
+TARGET_OF = {audit: "out", rebuild: "target", report: "out", restore: "target"}
 
 
 def test_what_was_written_appears_when_the_block_ends(tmp_path):
@@ -145,9 +148,10 @@ def test_a_place_where_a_disk_is_mounted_is_refused_before_any_work(tmp_path, mo
     monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path / "disk")
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")
-    for name in ("disk", "link"):
+    store = shutil.copytree(golden_case("basic") / "store", tmp_path / "store")
+    for name, job in itertools.product(("disk", "link"), (audit, rebuild, report, restore)):
         with pytest.raises(StoreError, match=f"{name} is where a disk is mounted"):
-            refuse_taken(str(tmp_path / name))
+            job(None, store, **{TARGET_OF[job]: tmp_path / name})  # where there is no Spark
     refuse_taken(str(tmp_path / "disk" / "new"))
 
 

@@ -157,9 +157,12 @@ def test_a_log_that_is_all_elsewhere_is_no_store_until_it_is_named(tmp_path, job
 
 
 @pytest.mark.parametrize("job", ["audit", "rebuild", "proof", "report", "archive"])
-def test_a_disk_that_is_not_mounted_is_no_shorter_log(parts, tmp_path, job):
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_disk_that_is_not_mounted_is_no_shorter_log(parts, tmp_path, job, is_empty):
     root, config = parts
     (tmp_path / "other").rename(tmp_path / "elsewhere")
+    if is_empty:
+        (tmp_path / "other").mkdir()
     jobs = {
         "audit": lambda: audited(root, config),
         "rebuild": lambda: rebuilt_here(root, config=config),
@@ -167,8 +170,17 @@ def test_a_disk_that_is_not_mounted_is_no_shorter_log(parts, tmp_path, job):
         "report": lambda: make_report(root, tmp_path / "report", config=config),
         "archive": lambda: archived(root, tmp_path / "archive", config=config),
     }
-    with pytest.raises(NotAStoreError, match="other is not a directory, but storePathCommitLog"):
+    with pytest.raises(
+        StoreDamagedError, match=r"has no file for .* \d+ to .*expected in .*/other"
+    ):
         jobs[job]()
+
+
+def test_a_directory_that_is_named_and_never_was_is_refused(parts, tmp_path):
+    root, config = parts
+    paths = f"{config.store_path_commit_log},{tmp_path}/none"
+    with pytest.raises(NotAStoreError, match="none is not a directory, but storePathCommitLog"):
+        read_table(root, storePathCommitLog=paths)
 
 
 def test_lost_files_are_read_when_the_one_directory_is_named(parts):

@@ -94,10 +94,17 @@ def test_a_bit_map_that_cannot_know_lets_the_message_pass():
     assert filters.may_match("orders", "billing", ExtensionUnit(0, 1001, none))
 
 
-def test_a_filter_that_fails_lets_the_message_pass(caplog):
+@pytest.mark.parametrize(
+    "fails",
+    [lambda texts: texts["absent"] == "1", lambda _: 1 / 0, lambda _: None + 1],
+)
+def test_a_filter_that_fails_lets_the_message_pass(caplog, fails):
     filters = Filters()
-    filters.register("orders", "billing", lambda properties: properties["absent"] == "1")
+    filters.register("orders", "billing", fails)
+    filters.register("orders", "none", lambda _: False)
+    filters.register("orders", "sql", lambda _: True)
     with caplog.at_level(logging.WARNING, "rocketstore"):
-        bit_map = filters.bit_map("orders", b"")
-    assert filters.may_match("orders", "billing", ExtensionUnit(0, 1001, bit_map))
+        unit = ExtensionUnit(0, 1001, filters.bit_map("orders", b""))
+    passed = [filters.may_match("orders", group, unit) for group in ("billing", "none", "sql")]
+    assert passed == [True, False, True]
     assert "filter.failed" in caplog.text

@@ -222,6 +222,14 @@ def test_queue_offsets_go_on_over_files(store):
     results = [store.put(Message(topic=TOPIC, body=bytes(9000))) for _ in range(30)]
     assert [r.queue_offset for r in results] == list(range(30))
     assert {r.physical_offset // LOG_FILE_BYTES for r in results} == {0, 1, 2, 3, 4}
+    for base in range(0, 5 * LOG_FILE_BYTES, LOG_FILE_BYTES):
+        content = memoryview(log_bytes(store, base))
+        assert len(content) == LOG_FILE_BYTES
+        placed = [
+            r for r in results if r.physical_offset // LOG_FILE_BYTES * LOG_FILE_BYTES == base
+        ]
+        records = [decode_record(content, r.physical_offset - base, base=base) for r in placed]
+        assert [one.queue_offset for one in records] == [r.queue_offset for r in placed]
 
 
 def test_without_room_for_the_next_file_the_put_says_so_and_a_smaller_one_still_fits(store, disk):

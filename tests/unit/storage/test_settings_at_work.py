@@ -168,6 +168,9 @@ def test_recovery_goes_by_its_policy_and_looks_at_checksums_unless_told_otherwis
     with open_small(root) as store:
         results = [store.put(Message(topic=TOPIC, body=bytes([n]) * 50)) for n in range(1, 4)]
         path = store.layout.commit_log_directories[0] / f"{0:020d}"
+    with open_small(root, recovery_policy=policy) as store:  # after a normal exit
+        is_compatible = policy is RecoveryPolicy.COMPATIBLE
+        assert store.recovery.start == (store.recovery.end if is_compatible else 0)
     (root / "abort").touch()
     data = bytearray(path.read_bytes())
     data[results[1].physical_offset + 90] ^= 0xFF  # inside the body

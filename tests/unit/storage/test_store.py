@@ -1,6 +1,7 @@
 """A store as a whole: opened, used, closed, opened again; and what stays when something fails."""
 
 import contextlib
+import os
 import threading
 import time
 from pathlib import Path
@@ -22,12 +23,11 @@ from rocketstore.errors import (
 from rocketstore.message import Message
 from rocketstore.message_store import MessageStore
 from rocketstore.storage import workers as workers_module
-from rocketstore.storage.dispatch.dispatch_service import DispatchHealth
 from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.results import GetMessageStatus, PutMessageStatus
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.workers import DISPATCH_ERROR_AFTER_MS
-from support.clock import Clock
+from support.clock import START_MS, Clock
 from support.configured_store import small_config
 from support.failing_disk import FailingDisk
 from support.inside import parts_of, workers_of
@@ -219,20 +219,21 @@ def test_dispatch_that_fails_for_30_s_refuses_puts_until_it_works(tmp_path, monk
     clock = Clock()
     monkeypatch.setattr(workers_module, "monotonic_ms", clock)
     with MessageStore.open(tmp_path, SMALL, threads=False) as store:
-        workers = workers_of(store)
-        workers.dispatch.health = DispatchHealth(3, OSError("no"), clock.now_ms)
-        workers.watch_dispatch()
-        assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK
-        clock.now_ms += DISPATCH_ERROR_AFTER_MS - 1
-        workers.watch_dispatch()
-        assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK
-        clock.now_ms += 1
-        workers.watch_dispatch()
-        result = store.put(MESSAGE)
-        assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+        workers, refused = workers_of(store), PutMessageStatus.SERVICE_NOT_AVAILABLE
+        (watch,) = (one for one in workers._watchers if one.name == "rocketstore-statistics")
+        store.put(MESSAGE)
+        with monkeypatch.context() as patched:
+            patched.setattr(Dispatcher, "_dispatch_to", lambda *_: os.fsync(-1))
+            for pause_ms in (0, 1, DISPATCH_ERROR_AFTER_MS - 2, 1):  # each try fails anew
+                clock.now_ms += pause_ms
+                assert workers.dispatch.run_once() is None
+                watch._job()
+                result = store.put(MESSAGE)
+                is_due = clock.now_ms == START_MS + DISPATCH_ERROR_AFTER_MS
+                assert (result.status is refused) is is_due
         assert "dispatch has failed for 30 s" in (result.detail or "")
-        workers.dispatch.health = DispatchHealth()
-        workers.watch_dispatch()
+        assert workers.dispatch.run_once()
+        watch._job()
         assert store.put(MESSAGE).status is PutMessageStatus.PUT_OK
 
 

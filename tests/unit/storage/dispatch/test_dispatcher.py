@@ -14,6 +14,7 @@ from rocketstore.format.queue_entry import FILLER, QueueEntry
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import StopReason
 from rocketstore.scan.scanner import scan_window
+from rocketstore.storage.dispatch import dispatch_service
 from rocketstore.storage.dispatch.dispatch_service import DispatchService
 from rocketstore.storage.dispatch.dispatcher import BATCH_RECORDS, Dispatcher
 from rocketstore.storage.files.disk import Disk
@@ -28,7 +29,7 @@ from support.faulty_disk import FaultyDisk
 from support.golden_stores import golden_store
 from support.index_answers import find
 from support.oracle.codecs import decode_item
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, wait_until
 from support.said import capture_logs
 from support.trees import tree
 
@@ -438,8 +439,9 @@ def no_room(call, path, _number):
 
 
 @pytest.mark.parametrize("index_enabled", [True, False])
-def test_no_record_is_skipped_while_the_disk_is_full(tmp_path, index_enabled):
+def test_no_record_is_skipped_while_the_disk_is_full(tmp_path, monkeypatch, index_enabled):
     """K-C6: Java drops entries and stays read-only; K-I7: it leaves files behind."""
+    monkeypatch.setattr(dispatch_service, "LONGEST_RETRY_PAUSE_S", 0.001)
     disk = FaultyDisk(no_room)
     parts = DispatchParts(tmp_path, disk=disk, index_enabled=index_enabled)
     placed = parts.append(7, properties=b"KEYS\x01k")
@@ -449,8 +451,11 @@ def test_no_record_is_skipped_while_the_disk_is_full(tmp_path, index_enabled):
     assert service.health.failure_count == 3
     assert not list((tmp_path / "index").glob("*"))
     assert not [path for path in (tmp_path / "consumequeue").rglob("*") if path.is_file()]
+    service.thread.start()
+    wait_until(lambda: service.health.failure_count > 30 or not service.thread.is_running)
     disk.fails = lambda _call, _path, _number: None
-    assert service.run_once() is True
+    wait_until(lambda: service.health.is_well or not service.thread.is_running)
+    service.stop()
     assert [entry[0] for entry in parts.entries()] == placed
     assert service.health.is_well
 

@@ -123,6 +123,25 @@ def test_a_file_under_way_is_waited_for_not_made_twice(tmp_path):
     assert 0 in names(tmp_path)
 
 
+def test_a_file_is_waited_for_5_s_and_then_by_the_next_put(tmp_path, monkeypatch):
+    disk, waits = BlockingDisk(), []
+    files = preallocator(tmp_path, disk)
+    files.thread.start()
+    files.request(-SIZE)
+    assert disk.is_waiting.wait(PATIENCE_S)
+    with monkeypatch.context() as patched:
+        patched.setattr(files._changes, "wait_for", lambda _is_so, time_s: waits.append(time_s))
+        with pytest.raises(StoreError, match="offset 0 was not made within 5"):
+            files.take(0, ahead=False)
+    assert waits == [5]
+    disk.may_go.set()
+    assert files.take(0, ahead=False).base == 0
+    assert wait_idle(files, PATIENCE_S)
+    assert disk.calls.count(("allocate", f"{0:020d}")) == 1
+    files.is_in_use = lambda base: base == 0
+    files.close()
+
+
 def test_no_file_is_made_after_one_that_a_put_makes_itself(tmp_path):
     """A reader would take the order of names for a hole in the log."""
 
