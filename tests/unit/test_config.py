@@ -152,9 +152,13 @@ def test_the_page_names_every_key_without_effect():
     assert set(re.findall(r"`([a-z][A-Za-z0-9]+)`", section)) == KEYS_WITHOUT_EFFECT
 
 
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "broker.conf"
+
+
 @pytest.mark.parametrize("key", sorted(KEYS_WITHOUT_EFFECT | {"useReentrantLockWhenPutMessage"}))
-def test_a_key_without_effect_is_taken_whatever_it_says(tmp_path, key):
-    path = tmp_path / "broker.conf"
+def test_a_key_without_effect_is_taken_whatever_it_says(key, path):
     path.write_text(f"{key}=something\n")
     loaded = load_config(broker_conf=path, environment={})
     assert loaded.config == StoreConfig(retention=True)
@@ -259,8 +263,7 @@ def test_golden_broker_conf_is_read_as_it_is():
     assert loaded.warnings == ()
 
 
-def test_origin_of_each_value_is_the_last_source_that_sets_it(tmp_path):
-    path = tmp_path / "broker.conf"
+def test_origin_of_each_value_is_the_last_source_that_sets_it(path):
     path.write_text("maxMessageSize = 1000\nfileReservedTime:48\nflushDiskType SYNC_FLUSH\n")
     loaded = load_config(
         broker_conf=path,
@@ -293,21 +296,18 @@ def test_without_sources_everything_is_default(monkeypatch):
     assert load_config().config.is_sync_flush
 
 
-def test_properties_file_follows_java_s_rules(tmp_path):
-    path = tmp_path / "broker.conf"
+def test_properties_file_follows_java_s_rules(path):
     path.write_bytes(b"# comment\n! too\ndeleteWhen = 0\\\n   4\nbrokerName=M\xfcnchen \\u4e2d\n\n")
     assert load_broker_conf(path) == {"deleteWhen": "04", "brokerName": "München 中"}
 
 
-def test_an_editor_s_mark_is_not_part_of_the_first_key(tmp_path):
-    path = tmp_path / "broker.conf"
+def test_an_editor_s_mark_is_not_part_of_the_first_key(path):
     path.write_bytes(b"\xef\xbb\xbfdeleteWhen=05\r\nfileReservedTime=1\r\n")
     assert load_broker_conf(path) == {"deleteWhen": "05", "fileReservedTime": "1"}
 
 
 @pytest.mark.parametrize("content", [None, b"a=\\u12", "deleteWhen=05".encode("utf-16")])
-def test_unreadable_properties_file_is_a_config_error(tmp_path, content):
-    path = tmp_path / "broker.conf"
+def test_unreadable_properties_file_is_a_config_error(content, path):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=re.escape(str(path))):
@@ -372,8 +372,7 @@ KEYS_OF_OTHER_VERSIONS = (
 
 
 @pytest.mark.parametrize("key", KEYS_OF_OTHER_VERSIONS)
-def test_a_broker_conf_may_hold_keys_of_any_other_version_and_each_is_named(tmp_path, key):
-    path = tmp_path / "broker.conf"
+def test_a_broker_conf_may_hold_keys_of_any_other_version_and_each_is_named(key, path):
     path.write_text(f"{key}=true\nmaxMessageSize=77\n")
     loaded = load_config(broker_conf=path, environment={})
     assert loaded.config == StoreConfig(max_message_size=77, retention=True)
@@ -397,8 +396,7 @@ brokerIP1=
 """What tutorials of 4.0 to 4.2 have handed on."""
 
 
-def test_a_broker_conf_of_4_2_is_taken_without_its_sizes_and_each_old_key_is_named_once(tmp_path):
-    path = tmp_path / "broker.conf"
+def test_a_broker_conf_of_4_2_is_taken_without_its_sizes_and_each_old_key_is_named_once(path):
     path.write_text(COPIED)
     loaded = load_config(broker_conf=path, environment={})
     assert loaded.config == StoreConfig(disk_max_used_space_ratio=88, retention=True)
@@ -442,8 +440,7 @@ def test_an_option_with_names_says_what_type_a_program_gives():
         StoreConfig(flush_disk_type="SYNC_FLUSH")
 
 
-def test_keys_of_other_parts_are_ignored_in_broker_conf(tmp_path):
-    path = tmp_path / "broker.conf"
+def test_keys_of_other_parts_are_ignored_in_broker_conf(path):
     path.write_text("namesrvAddr=x:9876\naclEnable=true\ndLegerGroup=g\nreadUnCommitted=true\n")
     loaded = load_config(broker_conf=path, environment={})
     assert loaded.config == StoreConfig(retention=True)
@@ -552,8 +549,7 @@ TEXT_OPTIONS = sorted(
 
 @pytest.mark.parametrize("key", TEXT_OPTIONS)
 @pytest.mark.parametrize("text", ["", " \t"])
-def test_an_option_without_a_value_is_refused_by_name_wherever_it_stands(tmp_path, key, text):
-    path = tmp_path / "broker.conf"
+def test_an_option_without_a_value_is_refused_by_name_wherever_it_stands(key, text, path):
     path.write_text(f"{key}={text}\n")
     variable = "ROCKETSTORE_" + FIELD_OF_KEY[key].upper()
     for place, load in {

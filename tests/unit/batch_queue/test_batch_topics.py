@@ -29,6 +29,12 @@ OK, ILLEGAL = PutMessageStatus.PUT_OK, PutMessageStatus.MESSAGE_ILLEGAL
 UNWRAP, INNER = 0x40, 0x80
 
 
+@pytest.fixture
+def store(root):
+    with open_batches(root) as opened:
+        yield opened
+
+
 # --- whole ----------------------------------------------------------------------------------------
 
 
@@ -60,13 +66,12 @@ def test_messages_of_a_batch_are_one_record_and_one_entry_and_are_read_one_by_on
     assert not any(content[2 * BATCH_ENTRY_SIZE_BYTES :])
 
 
-def test_the_messages_within_a_part_of_the_log_end_with_a_whole_record(root):
-    with open_batches(root) as store:
-        first, second = put(store, "a", "b", "c"), put(store, "d", "e")
-        begin, end = second.physical_offset, second.physical_offset + second.size
-        limits = (0, first.size - 1, first.size, begin, end - 1, end, end + 1)
-        found = [store.end_within(BATCHES, 0, limit) for limit in limits]
-        assert found == [0, 0, 3, 3, 3, 5, 5]
+def test_the_messages_within_a_part_of_the_log_end_with_a_whole_record(store):
+    first, second = put(store, "a", "b", "c"), put(store, "d", "e")
+    begin, end = second.physical_offset, second.physical_offset + second.size
+    limits = (0, first.size - 1, first.size, begin, end - 1, end, end + 1)
+    found = [store.end_within(BATCHES, 0, limit) for limit in limits]
+    assert found == [0, 0, 3, 3, 3, 5, 5]
 
 
 @pytest.mark.parametrize("threads", [False, True])
@@ -81,18 +86,15 @@ def test_a_store_that_is_opened_again_goes_on(root, threads):
         assert bodies(store.get(PLAIN, 0, 0)) == [(0, "p")]
 
 
-def test_a_message_by_itself_counts_one(root):
-    with open_batches(root) as store:
-        assert store.put(Message(topic=BATCHES, body=b"x", keys="k")).queue_offset == 0
-        assert store.put(Message(topic=BATCHES, body=b"y")).queue_offset == 1  # by the quick way
-        assert (
-            store.put_prepared(store.prepare(Message(topic=BATCHES, body=b"z"))).queue_offset == 2
-        )
-        assert put(store, "a", "b").queue_offset == 3
-        assert bodies(store.get(BATCHES, 0, 0)) == numbered(*"xyzab")
-        denied = Message(topic=BATCHES, properties={"INNER_NUM": "2"})
-        assert store.put(denied).status is ILLEGAL  # nor by the quick way
-        assert [message.body for message in store.find(BATCHES, "k")] == [b"x"]
+def test_a_message_by_itself_counts_one(store):
+    assert store.put(Message(topic=BATCHES, body=b"x", keys="k")).queue_offset == 0
+    assert store.put(Message(topic=BATCHES, body=b"y")).queue_offset == 1  # by the quick way
+    assert store.put_prepared(store.prepare(Message(topic=BATCHES, body=b"z"))).queue_offset == 2
+    assert put(store, "a", "b").queue_offset == 3
+    assert bodies(store.get(BATCHES, 0, 0)) == numbered(*"xyzab")
+    denied = Message(topic=BATCHES, properties={"INNER_NUM": "2"})
+    assert store.put(denied).status is ILLEGAL  # nor by the quick way
+    assert [message.body for message in store.find(BATCHES, "k")] == [b"x"]
 
 
 def test_a_batch_as_a_producer_sends_it_is_stored_unchanged(root):
@@ -174,46 +176,41 @@ def test_threads_that_put_at_once_get_places_of_their_own(root):
 # --- reading --------------------------------------------------------------------------------------
 
 
-def test_a_get_may_begin_and_end_inside_a_batch(root):
-    with open_batches(root) as store:
-        put(store, *"abcd")
-        put(store, *"ef")
-        page = store.get(BATCHES, 0, 2, max_messages=3)
-        assert bodies(page) == numbered("c", "d", "e", first=2)
-        assert page.next_offset == 5
-        assert bodies(store.get(BATCHES, 0, 5)) == [(5, "f")]
-        for offset, status, following in (
-            (6, GetMessageStatus.OFFSET_OVERFLOW_ONE, 6),
-            (9, GetMessageStatus.OFFSET_OVERFLOW_BADLY, 6),
-            (-1, GetMessageStatus.OFFSET_TOO_SMALL, 0),
-        ):
-            assert store.get(BATCHES, 0, offset)[:3] == (status, [], following)
-        assert store.get(BATCHES, 8, 0).status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
+def test_a_get_may_begin_and_end_inside_a_batch(store):
+    put(store, *"abcd")
+    put(store, *"ef")
+    page = store.get(BATCHES, 0, 2, max_messages=3)
+    assert bodies(page) == numbered("c", "d", "e", first=2)
+    assert page.next_offset == 5
+    assert bodies(store.get(BATCHES, 0, 5)) == [(5, "f")]
+    for offset, status, following in (
+        (6, GetMessageStatus.OFFSET_OVERFLOW_ONE, 6),
+        (9, GetMessageStatus.OFFSET_OVERFLOW_BADLY, 6),
+        (-1, GetMessageStatus.OFFSET_TOO_SMALL, 0),
+    ):
+        assert store.get(BATCHES, 0, offset)[:3] == (status, [], following)
+    assert store.get(BATCHES, 8, 0).status is GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
 
 
-def test_tags_are_those_of_each_message(root):
-    with open_batches(root) as store:
-        store.put_batch(
-            [Message(topic=BATCHES, body=b, tags=t) for b, t in ((b"a", "x"), (b"b", "y"))]
-        )
-        store.wait_dispatched()
-        page = store.get(BATCHES, 0, 0, tags="y")
-        assert (bodies(page), page.next_offset) == ([(1, "b")], 2)
-        page = store.get(BATCHES, 0, 0, tags="z")
-        assert (page.status, page.next_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 2)
+def test_tags_are_those_of_each_message(store):
+    store.put_batch([Message(topic=BATCHES, body=b, tags=t) for b, t in ((b"a", "x"), (b"b", "y"))])
+    store.wait_dispatched()
+    page = store.get(BATCHES, 0, 0, tags="y")
+    assert (bodies(page), page.next_offset) == ([(1, "b")], 2)
+    page = store.get(BATCHES, 0, 0, tags="z")
+    assert (page.status, page.next_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 2)
 
 
-def test_raw_records_are_whole(root):
-    with open_batches(root) as store:
-        first, second = put(store, *"abc"), put(store, *"de")
-        page = store.get_raw(BATCHES, 0, 1)
-        assert (page.message_count, page.next_offset) == (2, 5)
-        assert len(page.records) == first.size + second.size
-        page = store.get_raw(BATCHES, 0, 1, max_messages=3)
-        assert (page.message_count, page.next_offset) == (1, 3)
-        (view,) = store.get_views(BATCHES, 0, 4).records
-        assert struct.unpack_from(">i", view)[0] == second.size
-        del view
+def test_raw_records_are_whole(store):
+    first, second = put(store, *"abc"), put(store, *"de")
+    page = store.get_raw(BATCHES, 0, 1)
+    assert (page.message_count, page.next_offset) == (2, 5)
+    assert len(page.records) == first.size + second.size
+    page = store.get_raw(BATCHES, 0, 1, max_messages=3)
+    assert (page.message_count, page.next_offset) == (1, 3)
+    (view,) = store.get_views(BATCHES, 0, 4).records
+    assert struct.unpack_from(">i", view)[0] == second.size
+    del view
 
 
 def test_times_and_limits_are_those_of_the_messages(root):
@@ -253,70 +250,65 @@ BATCH = encode_client_batch([(0, b"a", b""), (0, b"b", b"")])
         {"sys_flag": INNER, "body": encode_client_batch([(0, b"", b"")] * 32768)},
     ],
 )
-def test_what_cannot_be_a_batch_is_illegal_and_not_stored(root, fields):
-    with open_batches(root) as store:
-        result = store.put(Message(topic=BATCHES, **fields))
-        assert (result.status, bool(result.detail)) == (ILLEGAL, True)
-        assert store.max_physical_offset == 0
-        assert store.statistics.failed_puts == 1
+def test_what_cannot_be_a_batch_is_illegal_and_not_stored(fields, store):
+    result = store.put(Message(topic=BATCHES, **fields))
+    assert (result.status, bool(result.detail)) == (ILLEGAL, True)
+    assert store.max_physical_offset == 0
+    assert store.statistics.failed_puts == 1
 
 
-def test_a_batch_that_is_encoded_already_may_be_put_as_a_message(root):
-    with open_batches(root) as store:
-        put(store, "x")
-        properties = {"INNER_NUM": "2", "INNER_BASE": "77", "K": "v"}
-        message = Message(topic=BATCHES, body=BATCH, sys_flag=UNWRAP | INNER, properties=properties)
-        assert store.put(message).queue_offset == 1
-        assert store.put_prepared(store.prepare(message)).queue_offset == 3
-        store.wait_dispatched()
-        assert bodies(store.get(BATCHES, 0, 0)) == numbered(*"xabab")
-        record = store.at_physical_offset(store.get(BATCHES, 0, 1).messages[0].physical_offset)
-        assert record.properties == {"K": "v", "INNER_NUM": "2", "INNER_BASE": "1"}
+def test_a_batch_that_is_encoded_already_may_be_put_as_a_message(store):
+    put(store, "x")
+    properties = {"INNER_NUM": "2", "INNER_BASE": "77", "K": "v"}
+    message = Message(topic=BATCHES, body=BATCH, sys_flag=UNWRAP | INNER, properties=properties)
+    assert store.put(message).queue_offset == 1
+    assert store.put_prepared(store.prepare(message)).queue_offset == 3
+    store.wait_dispatched()
+    assert bodies(store.get(BATCHES, 0, 0)) == numbered(*"xabab")
+    record = store.at_physical_offset(store.get(BATCHES, 0, 1).messages[0].physical_offset)
+    assert record.properties == {"K": "v", "INNER_NUM": "2", "INNER_BASE": "1"}
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_a_batch_of_another_topic_is_illegal(root, prepared):
-    with open_batches(root) as store:
-        store.put(Message(topic=PLAIN))
-        message = Message(topic=PLAIN, body=BATCH, sys_flag=INNER, properties={"INNER_NUM": "2"})
-        put = store.put_prepared if prepared else store.put
-        assert put(store.prepare(message) if prepared else message).status is ILLEGAL
-        assert store.next_queue_offset(PLAIN, 0) == 1
+def test_a_batch_of_another_topic_is_illegal(prepared, store):
+    store.put(Message(topic=PLAIN))
+    message = Message(topic=PLAIN, body=BATCH, sys_flag=INNER, properties={"INNER_NUM": "2"})
+    put = store.put_prepared if prepared else store.put
+    assert put(store.prepare(message) if prepared else message).status is ILLEGAL
+    assert store.next_queue_offset(PLAIN, 0) == 1
 
 
 @pytest.mark.parametrize(
     "batch", [BATCH[:-1], BATCH + b"\0", BATCH[:16] + b"\xff" * 4 + BATCH[20:], b"\x7f" * 100]
 )
-def test_a_batch_with_a_broken_length_is_refused(root, batch):
-    with open_batches(root) as store:
+def test_a_batch_with_a_broken_length_is_refused(batch, store):
+    with pytest.raises(RefusedMessageError):
+        store.put_client_batch(BATCHES, 0, batch)
+    assert store.max_physical_offset == 0
+
+
+def test_messages_that_cannot_be_in_one_batch_are_refused(store):
+    plain = Message(topic=BATCHES)
+    for other in (
+        Message(topic=BATCHES, sys_flag=2),
+        Message(topic=BATCHES, properties={"P": "v" * 40000}),
+    ):
+        assert store.put_batch([plain, other]).status is ILLEGAL
+    zipped = Message(topic=BATCHES, body=zlib.compress(b"x"), sys_flag=1)
+    assert store.put_batch([zipped, zipped]).status is ILLEGAL
+    for wrong in (
+        [],
+        [plain, Message(topic=PLAIN)],
+        [plain, Message(topic=BATCHES, properties={"DELAY": "3"})],
+    ):
         with pytest.raises(RefusedMessageError):
-            store.put_client_batch(BATCHES, 0, batch)
-        assert store.max_physical_offset == 0
-
-
-def test_messages_that_cannot_be_in_one_batch_are_refused(root):
-    with open_batches(root) as store:
-        plain = Message(topic=BATCHES)
-        for other in (
-            Message(topic=BATCHES, sys_flag=2),
-            Message(topic=BATCHES, properties={"P": "v" * 40000}),
-        ):
-            assert store.put_batch([plain, other]).status is ILLEGAL
-        zipped = Message(topic=BATCHES, body=zlib.compress(b"x"), sys_flag=1)
-        assert store.put_batch([zipped, zipped]).status is ILLEGAL
-        for wrong in (
-            [],
-            [plain, Message(topic=PLAIN)],
-            [plain, Message(topic=BATCHES, properties={"DELAY": "3"})],
-        ):
-            with pytest.raises(RefusedMessageError):
-                store.put_batch(wrong)
-        with pytest.raises(InvalidNameError):
-            store.put_batch([plain], queue_id=-1)
-        assert store.put_client_batch(BATCHES, 0, b"").status is ILLEGAL
-        long = encode_client_batch([(0, b"x" * (store.config.max_message_size + 1), b"")])
-        assert store.put_client_batch(BATCHES, 0, long).status is ILLEGAL
-        assert store.max_physical_offset == 0
+            store.put_batch(wrong)
+    with pytest.raises(InvalidNameError):
+        store.put_batch([plain], queue_id=-1)
+    assert store.put_client_batch(BATCHES, 0, b"").status is ILLEGAL
+    long = encode_client_batch([(0, b"x" * (store.config.max_message_size + 1), b"")])
+    assert store.put_client_batch(BATCHES, 0, long).status is ILLEGAL
+    assert store.max_physical_offset == 0
 
 
 def test_a_closed_store_refuses_as_for_any_topic(root):
@@ -349,22 +341,21 @@ def test_a_topic_that_is_made_a_batch_topic_stays_one(root, threads):
         assert bodies(store.get(BATCHES, 0, 0)) == numbered("a", "b")
 
 
-def test_a_topic_that_is_of_another_kind_stays_so(root):
-    with open_batches(root) as store:
-        store.put(Message(topic="has-messages"))
-        for topic in (
-            "has-messages",
-            "%RETRY%g",
-            "SCHEDULE_TOPIC_XXXX",
-            "RMQ_SYS_TRANS_HALF_TOPIC",
-        ):
-            with pytest.raises(StoreError, match="cannot be"):
-                store.batch_topics.create(topic)
-        with pytest.raises(InvalidNameError):
-            store.batch_topics.create("a/b")
-        store.wait_dispatched()
-        with pytest.raises(StoreError, match="has messages"):
-            store.batch_topics.create("has-messages")
+def test_a_topic_that_is_of_another_kind_stays_so(store):
+    store.put(Message(topic="has-messages"))
+    for topic in (
+        "has-messages",
+        "%RETRY%g",
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+    ):
+        with pytest.raises(StoreError, match="cannot be"):
+            store.batch_topics.create(topic)
+    with pytest.raises(InvalidNameError):
+        store.batch_topics.create("a/b")
+    store.wait_dispatched()
+    with pytest.raises(StoreError, match="has messages"):
+        store.batch_topics.create("has-messages")
 
 
 def test_what_a_newer_broker_wrote_into_the_table_stays(root):
@@ -415,15 +406,14 @@ def test_without_batch_topics_nothing_of_them_is_made(root):
     assert not (root / "batchconsumequeue").exists()
 
 
-def test_properties_of_a_batch_do_not_hide_those_of_its_messages(root):
-    with open_batches(root) as store:
-        inner = encode_properties({"KEYS": "own"})
-        batch = encode_client_batch([(0, b"a", inner)])
-        store.put_client_batch(BATCHES, 0, batch, properties={"KEYS": "whole"})
-        store.wait_dispatched()
-        assert store.get(BATCHES, 0, 0).messages[0].keys == ("own",)
-        (found,) = store.find(BATCHES, "whole")
-        assert found.sys_flag & INNER
+def test_properties_of_a_batch_do_not_hide_those_of_its_messages(store):
+    inner = encode_properties({"KEYS": "own"})
+    batch = encode_client_batch([(0, b"a", inner)])
+    store.put_client_batch(BATCHES, 0, batch, properties={"KEYS": "whole"})
+    store.wait_dispatched()
+    assert store.get(BATCHES, 0, 0).messages[0].keys == ("own",)
+    (found,) = store.find(BATCHES, "whole")
+    assert found.sys_flag & INNER
 
 
 # --- beside a writer ------------------------------------------------------------------------------

@@ -33,8 +33,12 @@ def stored(store: Path, queue_id: int = 0) -> list[bytes]:
         return [message.body for message in all_messages(reader, "lines", queue_id)]
 
 
-def test_every_line_becomes_a_message_in_order(tmp_path, capsys):
-    source = tmp_path / "lines.txt"
+@pytest.fixture
+def source(tmp_path):
+    return tmp_path / "lines.txt"
+
+
+def test_every_line_becomes_a_message_in_order(tmp_path, capsys, source):
     lines = [f"line {number}".encode() for number in range(1000)]
     source.write_bytes(b"\n".join(lines) + b"\n")
     assert import_file(tmp_path / "store", source) == 0
@@ -52,8 +56,7 @@ def test_one_of_a_thing_is_printed_in_the_singular(tmp_path, capsys):
     assert "1 record, 1 entry in 1 queue, 0 index items: nothing wrong" in told
 
 
-def test_line_ends_of_windows_empty_lines_and_a_last_line_without_end(tmp_path):
-    source = tmp_path / "lines.txt"
+def test_line_ends_of_windows_empty_lines_and_a_last_line_without_end(tmp_path, source):
     source.write_bytes(b"one\r\n\r\ntwo")
     assert import_file(tmp_path / "store", source) == 0
     assert stored(tmp_path / "store") == [b"one", b"", b"two"]
@@ -80,8 +83,7 @@ def test_an_import_without_a_file_is_wrong_usage(tmp_path, capsys):
     assert not (tmp_path / "store").exists()
 
 
-def test_only_the_line_end_is_taken_off(tmp_path):
-    source = tmp_path / "lines.txt"
+def test_only_the_line_end_is_taken_off(tmp_path, source):
     source.write_bytes(b"a\r\r\nb\n\r\nc\r\r")
     assert import_file(tmp_path / "store", source) == 0
     assert stored(tmp_path / "store") == [b"a\r", b"b", b"", b"c\r"]
@@ -148,8 +150,7 @@ def test_standard_input_is_a_source(tmp_path, monkeypatch):
     assert stored(tmp_path / "store") == [b"a", b"b"]
 
 
-def test_a_second_import_goes_on_after_the_first(tmp_path):
-    source = tmp_path / "lines.txt"
+def test_a_second_import_goes_on_after_the_first(tmp_path, source):
     source.write_bytes(b"a\nb\n")
     assert import_file(tmp_path / "store", source) == 0
     assert import_file(tmp_path / "store", source) == 0
@@ -184,8 +185,7 @@ def test_a_topic_that_is_no_name_is_refused_before_any_path_is_made(topic, tmp_p
     assert not (tmp_path / "store").exists()
 
 
-def test_a_line_over_the_limit_is_named_and_the_lines_before_are_stored(tmp_path, capsys):
-    source = tmp_path / "lines.txt"
+def test_a_line_over_the_limit_is_named_and_the_lines_before_are_stored(tmp_path, capsys, source):
     source.write_bytes(b"".join(b"%d\n" % number for number in range(300)) + b"x" * 2000 + b"\n")
     assert import_file(tmp_path / "store", source, "--set", "maxMessageSize=1000") == 1
     error = capsys.readouterr().err
@@ -194,8 +194,7 @@ def test_a_line_over_the_limit_is_named_and_the_lines_before_are_stored(tmp_path
     assert stored(tmp_path / "store") == [b"%d" % number for number in range(300)]
 
 
-def test_a_store_with_a_writer_exits_5_with_its_pid(tmp_path, capsys):
-    source = tmp_path / "lines.txt"
+def test_a_store_with_a_writer_exits_5_with_its_pid(tmp_path, capsys, source):
     source.write_bytes(b"a\n")
     with MessageStore.open(tmp_path / "store", small_config()):
         assert import_file(tmp_path / "store", source) == 5

@@ -27,6 +27,11 @@ def registered(*topics, **settings):
     return routes
 
 
+@pytest.fixture
+def routes():
+    return registered("T")
+
+
 def queues_of(routes, topic):
     route = routes.route(topic)
     return [] if route is None else [(q.broker_name, q.write_queue_nums) for q in route.queue_datas]
@@ -44,8 +49,7 @@ def test_a_topic_leads_to_its_queues_and_their_brokers():
     assert routes.route("U") is None
 
 
-def test_a_topic_on_several_brokers_has_the_queues_of_all():
-    routes = registered("T")
+def test_a_topic_on_several_brokers_has_the_queues_of_all(routes):
     routes.register(header("b", B), body("T", "U", write_queue_nums=4), "other", 0)
     assert queues_of(routes, "T") == [("a", 16), ("b", 4)]
     assert queues_of(routes, "U") == [("b", 4)]
@@ -72,8 +76,7 @@ def test_a_topic_that_a_broker_lost_stays_until_it_is_deleted():
     assert routes.route("T") is None
 
 
-def test_a_slave_is_named_beside_its_master():
-    routes = registered("T")
+def test_a_slave_is_named_beside_its_master(routes):
     routes.register(header(address=B, broker_id=1), body(), "slave", 0)
     assert routes.route("T").broker_datas[0].broker_addrs == {0: A, 1: B}
 
@@ -87,22 +90,19 @@ def test_a_slave_that_becomes_master_keeps_one_place():
 
 
 @pytest.mark.parametrize(("now_ms", "gone"), [(120_000, []), (120_001, [A])])
-def test_a_broker_that_is_silent_for_more_than_120_s_is_gone(now_ms, gone):
-    routes = registered("T")
+def test_a_broker_that_is_silent_for_more_than_120_s_is_gone(now_ms, gone, routes):
     assert routes.expire(now_ms) == gone
     assert (routes.route("T") is None) is bool(gone)
     assert routes.clusters().broker_addr_table.keys() == ({"a"} if not gone else set())
 
 
-def test_a_broker_that_has_nothing_new_is_heard_of():
-    routes = registered("T")
+def test_a_broker_that_has_nothing_new_is_heard_of(routes):
     routes.touch(A, 100_000)
     assert routes.expire(220_000) == []
     assert routes.expire(220_001) == [A]
 
 
-def test_an_end_of_its_connection_takes_a_broker_at_once():
-    routes = registered("T")
+def test_an_end_of_its_connection_takes_a_broker_at_once(routes):
     routes.register(header("b", B), body("T"), "other", 0)
     routes.disconnected("channel")
     assert queues_of(routes, "T") == [("b", 16)]
@@ -110,15 +110,13 @@ def test_an_end_of_its_connection_takes_a_broker_at_once():
     assert (routes.topics(), routes.clusters().broker_addr_table) == ([], {})
 
 
-def test_an_old_connection_of_a_broker_that_came_back_takes_nothing():
-    routes = registered("T")
+def test_an_old_connection_of_a_broker_that_came_back_takes_nothing(routes):
     routes.register(header(), body("T"), "new channel", 0)
     routes.disconnected("channel")
     assert queues_of(routes, "T") == [("a", 16)]
 
 
-def test_a_slave_that_goes_leaves_its_master_and_its_queues():
-    routes = registered("T")
+def test_a_slave_that_goes_leaves_its_master_and_its_queues(routes):
     routes.register(header(address=B, broker_id=1), body(), "slave", 0)
     routes.unregister(BrokerHeader(broker_name="a", broker_addr=B, cluster_name="c", broker_id=1))
     assert routes.route("T").broker_datas[0].broker_addrs == {0: A}
@@ -127,9 +125,8 @@ def test_a_slave_that_goes_leaves_its_master_and_its_queues():
     assert routes.topics() == []
 
 
-def test_a_broker_that_ends_takes_no_successor_along():
+def test_a_broker_that_ends_takes_no_successor_along(routes):
     """A broker that moves may begin at its new address before it ends at the old one."""
-    routes = registered("T")
     routes.register(header(address=B), body("T"), "new", 0)
     routes.unregister(header())
     routes.disconnected("channel")
@@ -138,8 +135,7 @@ def test_a_broker_that_ends_takes_no_successor_along():
     assert routes.topics() == []
 
 
-def test_a_broker_that_comes_back_brings_its_queues_with_the_version_it_had():
-    routes = registered("T")
+def test_a_broker_that_comes_back_brings_its_queues_with_the_version_it_had(routes):
     routes.unregister(header())
     assert routes.version_of(A) is None
     routes.register(header(), body("T"), "channel", 0)

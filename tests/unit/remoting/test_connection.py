@@ -19,6 +19,11 @@ def opened(totals=None, limits=SMALL):
     return Connection(limits, totals or Totals(), 0)
 
 
+@pytest.fixture
+def connection():
+    return opened()
+
+
 def sent(connection, now_ms=0, unsent=0):
     """Return the commands of what is to be sent, of which the socket leaves so much."""
     data = b"".join(connection.take_output(now_ms))
@@ -37,8 +42,7 @@ def test_the_table_of_states_is_whole():
 
 
 @pytest.mark.parametrize("kind", HeaderKind)
-def test_a_reply_has_the_number_and_the_kind_of_its_request(kind):
-    connection = opened()
+def test_a_reply_has_the_number_and_the_kind_of_its_request(kind, connection):
     data = framed(Command(105, -5, kind=kind, body=b"b"))
     [request] = connection.receive(data, 0).requests
     connection.answer(*request, reply(17, "none", fields={"a": "b"}))
@@ -49,8 +53,7 @@ def test_a_reply_has_the_number_and_the_kind_of_its_request(kind):
 
 
 @pytest.mark.parametrize("answer", [None, reply()])
-def test_a_request_that_wants_no_reply_gets_none(answer):
-    connection = opened()
+def test_a_request_that_wants_no_reply_gets_none(answer, connection):
     [request] = connection.receive(framed(Command(34, 1, flag=ONEWAY)), 0).requests
     connection.answer(*request, answer)
     assert sent(connection) == []
@@ -74,14 +77,12 @@ def test_replies_find_what_was_asked_in_any_order():
     assert two.take_awaited() == []
 
 
-def test_the_numbers_of_requests_stay_in_java_s_int():
-    connection = opened()
+def test_the_numbers_of_requests_stay_in_java_s_int(connection):
     connection._opaque = 2**31 - 1
     assert [connection.ask(Command(11), token=n) for n in (1, 2)] == [2**31 - 1, 0]
 
 
-def test_what_is_told_to_a_client_waits_for_nothing():
-    connection = opened()
+def test_what_is_told_to_a_client_waits_for_nothing(connection):
     connection.ask(Command(40), None)
     [command] = sent(connection)
     assert command.flag == ONEWAY
@@ -116,8 +117,7 @@ def test_what_is_not_answered_is_held_and_too_much_of_it_is_not_read_on():
     assert connection.held_bytes == len(held) * len(FRAME) <= 500
 
 
-def test_replies_that_nobody_takes_are_held():
-    connection = opened()
+def test_replies_that_nobody_takes_are_held(connection):
     [request] = connection.receive(FRAME, 0).requests
     connection.answer(*request, reply(body=bytes(2000)))
     size = sum(map(len, connection.take_output(0)))
@@ -149,23 +149,20 @@ def test_a_frame_of_the_limit_is_read_to_its_end_whatever_all_hold():
 
 
 @pytest.mark.parametrize(("now_ms", "reason"), [(119_999, None), (120_000, CloseReason.IDLE)])
-def test_a_connection_on_which_nothing_moves_is_closed_after_120_s(now_ms, reason):
-    connection = opened()
+def test_a_connection_on_which_nothing_moves_is_closed_after_120_s(now_ms, reason, connection):
     connection.receive(FRAME, 5000)
     connection.check(5000 + now_ms)
     assert connection.reason is reason
 
 
-def test_replies_keep_a_connection_alive():
-    connection = opened()
+def test_replies_keep_a_connection_alive(connection):
     connection.ask(Command(40), None)
     sent(connection, 100_000)
     connection.check(219_999)
     assert connection.state is State.OPEN
 
 
-def test_a_frame_that_comes_byte_by_byte_is_not_waited_for_longer_than_a_minute():
-    connection = opened()
+def test_a_frame_that_comes_byte_by_byte_is_not_waited_for_longer_than_a_minute(connection):
     for second, byte in enumerate(FRAME[:60]):
         connection.check(second * 1000)
         assert connection.state is State.OPEN
@@ -174,8 +171,7 @@ def test_a_frame_that_comes_byte_by_byte_is_not_waited_for_longer_than_a_minute(
     assert connection.reason is CloseReason.UNFINISHED_FRAME
 
 
-def test_whole_frames_among_parts_are_progress():
-    connection = opened()
+def test_whole_frames_among_parts_are_progress(connection):
     data = FRAME * 100
     for second, at in enumerate(range(0, len(data), 61)):
         connection.check(second * 1000)
@@ -184,8 +180,7 @@ def test_whole_frames_among_parts_are_progress():
     assert connection.state is State.OPEN
 
 
-def test_a_client_that_never_reads_is_given_up_after_half_a_minute():
-    connection = opened()
+def test_a_client_that_never_reads_is_given_up_after_half_a_minute(connection):
     [request] = connection.receive(FRAME, 10_000).requests
     connection.answer(*request, reply())
     sent(connection, 100_000, unsent=10)
@@ -197,8 +192,7 @@ def test_a_client_that_never_reads_is_given_up_after_half_a_minute():
     assert connection.reason is CloseReason.TAKES_NOTHING
 
 
-def test_a_client_that_reads_slowly_is_not_given_up():
-    connection = opened()
+def test_a_client_that_reads_slowly_is_not_given_up(connection):
     [request] = connection.receive(FRAME, 0).requests
     connection.answer(*request, reply(body=bytes(400)))
     sent(connection, 0, unsent=400)
@@ -208,8 +202,7 @@ def test_a_client_that_reads_slowly_is_not_given_up():
     assert connection.state is State.OPEN
 
 
-def test_an_end_waits_for_what_is_owed_and_takes_no_request_meanwhile():
-    connection = opened()
+def test_an_end_waits_for_what_is_owed_and_takes_no_request_meanwhile(connection):
     [request] = connection.receive(FRAME, 0).requests
     connection.finish()
     assert connection.state is State.ENDING
@@ -222,8 +215,7 @@ def test_an_end_waits_for_what_is_owed_and_takes_no_request_meanwhile():
     assert (connection.state, connection.reason) == (State.CLOSED, CloseReason.LOCAL)
 
 
-def test_an_end_of_nothing_is_at_once():
-    connection = opened()
+def test_an_end_of_nothing_is_at_once(connection):
     connection.finish()
     assert connection.state is State.CLOSED
     assert connection.ask(Command(11), token=1) == 0

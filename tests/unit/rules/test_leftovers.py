@@ -38,13 +38,17 @@ def judge_behind(trusted: KeyColumns) -> LeftoverJudge:
     return judge
 
 
+@pytest.fixture
+def judge():
+    return judge_behind(run(0, 0, 60, 5000))
+
+
 def test_records_after_a_damaged_record_are_log():
     judge = judge_behind(run(0, 0, 50, 1000))
     assert judge.decide(**stretch(run(0, 51, 50, 1060))).verdict is Verdict.LOG
 
 
-def test_repeated_queue_offsets_with_older_times_are_leftovers():
-    judge = judge_behind(run(0, 0, 60, 5000))
+def test_repeated_queue_offsets_with_older_times_are_leftovers(judge):
     assert judge.decide(**stretch(run(0, 55, 20, 2000))).verdict is Verdict.LEFTOVER
 
 
@@ -73,25 +77,21 @@ def test_repeats_alone_are_leftovers_when_the_clock_stood_still():
     assert judge.decide(**stretch(old)).verdict is Verdict.LEFTOVER
 
 
-def test_older_times_alone_are_leftovers_after_an_unbridged_break():
-    judge = judge_behind(run(0, 0, 60, 5000))
+def test_older_times_alone_are_leftovers_after_an_unbridged_break(judge):
     assert judge.decide(**stretch(run(0, 70, 20, 2000))).verdict is Verdict.LEFTOVER
 
 
-def test_older_times_after_a_bridged_break_are_kept_and_doubtful():
-    judge = judge_behind(run(0, 0, 60, 5000))
+def test_older_times_after_a_bridged_break_are_kept_and_doubtful(judge):
     judgement = judge.decide(**stretch(run(0, 61, 20, 2000), bridged=True))
     assert judgement.verdict is Verdict.DOUBTFUL
     assert judgement.verdict.is_kept
 
 
-def test_a_clock_that_catches_up_again_convicts_nobody():
-    judge = judge_behind(run(0, 0, 60, 5000))
+def test_a_clock_that_catches_up_again_convicts_nobody(judge):
     assert judge.decide(**stretch(run(0, 61, 4000, 2000))).verdict is Verdict.LOG
 
 
-def test_an_unbroken_chain_is_never_tested():
-    judge = judge_behind(run(0, 0, 60, 5000))
+def test_an_unbroken_chain_is_never_tested(judge):
     assert judge.decide(**stretch(run(0, 0, 60, 1000), linked=True)).verdict is Verdict.LOG
 
 
@@ -135,8 +135,7 @@ def test_prepared_records_neither_testify_nor_are_judged():
     assert judge.decide(**stretch(older)).verdict is Verdict.DOUBTFUL
 
 
-def test_an_earlier_log_over_several_files_is_a_leftover_in_each():
-    judge = judge_behind(run(0, 0, 60, 5000))
+def test_an_earlier_log_over_several_files_is_a_leftover_in_each(judge):
     assert judge.decide(**stretch(run(0, 58, 40, 2000))).verdict is Verdict.LEFTOVER
     later_file = stretch(run(0, 98, 40, 2040), linked=True)
     assert judge.decide(**later_file).verdict is Verdict.LEFTOVER
@@ -150,15 +149,13 @@ def test_a_leftover_that_goes_on_in_the_next_file_is_a_leftover_without_any_cloc
     assert judge.decide(**stretch(second, linked=True)).verdict is Verdict.LEFTOVER
 
 
-def test_newer_records_after_a_leftover_are_log():
+def test_newer_records_after_a_leftover_are_log(judge):
     # A power cut kept later pages and lost earlier ones, where old records still stand.
-    judge = judge_behind(run(0, 0, 60, 5000))
     assert judge.decide(**stretch(run(0, 58, 40, 2000))).verdict is Verdict.LEFTOVER
     assert judge.decide(**stretch(run(0, 90, 40, 5100))).verdict is Verdict.LOG
 
 
-def test_many_files_after_damage_in_the_middle_are_log():
-    judge = judge_behind(run(0, 0, 60, 5000))
+def test_many_files_after_damage_in_the_middle_are_log(judge):
     for number in range(5):
         records = run(0, 100 + 50 * number, 50, 5100 + 50 * number)
         linked = number > 0

@@ -23,6 +23,11 @@ def healthy(count=3, **fields):
     return log
 
 
+@pytest.fixture
+def log():
+    return healthy(2)
+
+
 def scan(data, **options):
     (batch,) = scan_window(bytes(data), base=BASE, **options)
     return batch
@@ -114,8 +119,7 @@ def test_garbage_with_the_right_magic_is_passed_over():
     assert queue_offsets(scan(log.data)) == [0, 5]
 
 
-def test_a_torn_record_at_the_end_is_damage_and_the_zeros_after_it_are_unwritten():
-    log = healthy(2)
+def test_a_torn_record_at_the_end_is_damage_and_the_zeros_after_it_are_unwritten(log):
     end = len(log.data)
     torn = record_bytes(BASE + end, body=b"z" * 40)[:70]
     batch = scan(log.garbage(torn).zeros(500).data)
@@ -153,8 +157,7 @@ def test_zeros_before_garbage_are_a_hole_up_to_the_last_written_byte():
     assert batch.unwritten_at == BASE + begin + 101
 
 
-def test_a_blank_takes_everything_up_to_the_end_of_the_file():
-    log = healthy(2)
+def test_a_blank_takes_everything_up_to_the_end_of_the_file(log):
     end = len(log.data)
     batch = scan(log.blank(300).data)
     assert batch.blanks == [Blank(BASE + end, 300)]
@@ -164,8 +167,7 @@ def test_a_blank_takes_everything_up_to_the_end_of_the_file():
 
 
 @pytest.mark.parametrize("says", [0, 7, 299, 301, -1])
-def test_a_blank_that_does_not_say_what_remains_is_damage(says):
-    log = healthy(2)
+def test_a_blank_that_does_not_say_what_remains_is_damage(says, log):
     data = bytearray(log.blank(300).data)
     data[-300:-296] = says.to_bytes(4, "big", signed=True)
     batch = scan(data)
@@ -196,15 +198,13 @@ def test_a_file_cut_inside_a_record_reports_it_truncated():
     assert f"{size} bytes, but the file ends after {size - 5}" in batch.damage[0].evidence
 
 
-def test_a_file_cut_inside_a_length_reports_it_truncated():
-    log = healthy(2)
+def test_a_file_cut_inside_a_length_reports_it_truncated(log):
     position, _ = log.records[1]
     batch = scan(log.data[: position + 4], file_size=4096)
     assert only_damage(batch)[1] is DamageReason.TRUNCATED
 
 
-def test_a_record_must_not_reach_beyond_the_file():
-    log = healthy(2)
+def test_a_record_must_not_reach_beyond_the_file(log):
     position, size = log.records[1]
     batch = scan(log.data, file_size=position + size - 1)
     assert queue_offsets(batch) == [0]
@@ -272,8 +272,7 @@ def test_knowing_where_zeros_begin_changes_nothing_that_is_found(torn_bytes):
         assert found.end_of_data == plain.end_of_data
 
 
-def test_what_is_known_to_be_zeros_is_not_read(monkeypatch):
-    log = healthy(2)
+def test_what_is_known_to_be_zeros_is_not_read(monkeypatch, log):
     data_stop = len(log.data)
     data = with_bytes(log.zeros(1000).add(queue_offset=9), 4, b"\xff")
     assert queue_offsets(scan(data)) == [1, 9]
@@ -295,8 +294,7 @@ def test_what_is_known_to_be_zeros_is_not_read(monkeypatch):
     assert looked_at == [data_stop, data_stop]
 
 
-def test_a_mapping_a_memoryview_and_an_array_are_scanned_in_place(tmp_path):
-    log = healthy(2)
+def test_a_mapping_a_memoryview_and_an_array_are_scanned_in_place(tmp_path, log):
     path = tmp_path / "log"
     path.write_bytes(log.data)
     with path.open("rb") as file:

@@ -42,11 +42,15 @@ MESSAGE = Message(
 )  # fmt: skip
 
 
+@pytest.fixture
+def store(stores):
+    return stores.store
+
+
 @pytest.mark.parametrize("topic", [DELAY_TOPIC, HALF.topic])
 @pytest.mark.parametrize("properties", [None, {"DELAY": "1"}])
-def test_a_topic_that_nothing_is_delivered_to_is_no_message_s_own(stores, topic, properties):
+def test_a_topic_that_nothing_is_delivered_to_is_no_message_s_own(topic, properties, store):
     """Also where a half message names it already: it harms no other one."""
-    store = stores.store
     with pytest.raises(InvalidNameError, match=topic):
         store.begin(Message(topic=topic, body=b"x", properties=properties))
     named = f"REAL_TOPIC\x01{topic}\x02REAL_QID\x010\x02PGROUP\x01billing\x02DELAY\x011"
@@ -58,8 +62,7 @@ def test_a_topic_that_nothing_is_delivered_to_is_no_message_s_own(stores, topic,
     assert [one.body for one in all_of(store, ORDERS)] == [MESSAGE.body]
 
 
-def test_a_half_message_is_hidden_until_it_is_committed(stores):
-    store = stores.store
+def test_a_half_message_is_hidden_until_it_is_committed(stores, store):
     half = store.begin(MESSAGE, ORDERS.queue_id, producer_group="billing")
     assert half.put.status is PutMessageStatus.PUT_OK
     assert not all_of(store, ORDERS)
@@ -101,8 +104,7 @@ def test_open_half_messages_are_read_at_a_start_without_keeping_their_bodies(sto
     assert held < 200 * len(body) // 2
 
 
-def test_a_rollback_leaves_nothing_to_consume(stores):
-    store = stores.store
+def test_a_rollback_leaves_nothing_to_consume(store):
     first, second = (store.begin(MESSAGE, ORDERS.queue_id) for _ in range(2))
     assert store.rollback(second).status is EndStatus.ROLLED_BACK
     assert not all_of(store, ORDERS)
@@ -114,8 +116,7 @@ def test_a_rollback_leaves_nothing_to_consume(stores):
 @pytest.mark.parametrize("reopened", ["no", "closed", "killed"])
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("second", [True, False])
-def test_a_transaction_ends_once(stores, reopened, *, first, second):
-    store = stores.store
+def test_a_transaction_ends_once(stores, reopened, store, *, first, second):
     half = store.begin(MESSAGE, ORDERS.queue_id)
     ends = (store.commit if first else store.rollback)(half)
     assert ends.status in (EndStatus.COMMITTED, EndStatus.ROLLED_BACK)
@@ -132,9 +133,8 @@ def test_a_transaction_ends_once(stores, reopened, *, first, second):
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("commits_again", [True, False])
 def test_a_kill_in_a_commit_neither_loses_nor_doubles_it(
-    stores, number, *, after, commits_again, indexed
+    stores, number, store, *, after, commits_again, indexed
 ):
-    store = stores.store
     store.config = msgspec.structs.replace(store.config, message_index_enable=indexed)
     half = store.begin(MESSAGE, ORDERS.queue_id)
     stores.kill_at_put(number, after=after)
@@ -199,9 +199,8 @@ def test_a_delayed_commit_is_put_once_whatever_became_of_the_levels(
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("commits_again", [True, False])
 def test_after_an_interrupted_end_the_next_call_finds_out_what_happened(
-    stores, number, *, after, commits_again
+    stores, number, store, *, after, commits_again
 ):
-    store = stores.store
     half = store.begin(MESSAGE, ORDERS.queue_id)
     real = store.put_record
     stores.kill_at_put(number, after=after)
@@ -216,8 +215,7 @@ def test_after_an_interrupted_end_the_next_call_finds_out_what_happened(
     assert set(ended(store)) == {b"0"}
 
 
-def test_an_interrupted_rollback_is_not_committed_afterwards(stores):
-    store = stores.store
+def test_an_interrupted_rollback_is_not_committed_afterwards(stores, store):
     half = store.begin(MESSAGE, ORDERS.queue_id)
     real = store.put_record
     stores.kill_at_put(0, after=True)
@@ -241,8 +239,7 @@ def refusing(store: MessageStore, topic: str) -> Any:
     return lambda: setattr(store, "put_record", real)
 
 
-def test_what_cannot_be_stored_leaves_the_transaction_open(stores):
-    store = stores.store
+def test_what_cannot_be_stored_leaves_the_transaction_open(store):
     half = store.begin(MESSAGE, ORDERS.queue_id)
     undo = refusing(store, "orders")
     result = store.commit(half)
@@ -255,8 +252,7 @@ def test_what_cannot_be_stored_leaves_the_transaction_open(stores):
     assert ended(store) == [b"0"]
 
 
-def test_an_op_message_that_found_no_room_is_put_later(stores):
-    store = stores.store
+def test_an_op_message_that_found_no_room_is_put_later(stores, store):
     half = store.begin(MESSAGE, ORDERS.queue_id)
     undo = refusing(store, OP.topic)
     assert store.commit(half).status is EndStatus.COMMITTED
@@ -268,8 +264,7 @@ def test_an_op_message_that_found_no_room_is_put_later(stores):
     assert len(all_of(store, ORDERS)) == 1
 
 
-def test_wrong_ends_are_told_apart_and_change_nothing(stores):
-    store = stores.store
+def test_wrong_ends_are_told_apart_and_change_nothing(store):
     plain = store.put(Message(topic="orders", body=b"plain"), queue_id=3)
     half = store.begin(MESSAGE, ORDERS.queue_id, producer_group="billing")
     store.wait_dispatched()
@@ -291,8 +286,7 @@ def test_wrong_ends_are_told_apart_and_change_nothing(stores):
     assert store.commit(half).status is EndStatus.COMMITTED
 
 
-def test_what_could_never_be_committed_does_not_begin(stores):
-    store = stores.store
+def test_what_could_never_be_committed_does_not_begin(store):
     with pytest.raises(InvalidNameError):
         store.begin(Message(topic="../orders"))
     with pytest.raises(InvalidNameError):
@@ -329,8 +323,7 @@ def test_a_half_message_leaves_room_in_its_file_for_the_longest_copy(stores):
     assert at_longest + END_FILE_MIN_BLANK_SIZE == len(sizes)
 
 
-def test_a_message_without_a_key_gets_one(stores):
-    store = stores.store
+def test_a_message_without_a_key_gets_one(store):
     first, second = (store.begin(Message(topic="orders")) for _ in range(2))
     assert first.transaction_id != second.transaction_id
     assert len(first.transaction_id) == 32
@@ -339,8 +332,7 @@ def test_a_message_without_a_key_gets_one(stores):
     assert one.properties["PGROUP"] == first.producer_group == "DEFAULT_PRODUCER"
 
 
-def test_the_groups_offsets_pass_over_what_has_ended(stores):
-    store = stores.store
+def test_the_groups_offsets_pass_over_what_has_ended(stores, store):
     halves = [store.begin(MESSAGE, number) for number in range(5)]
     for half in (halves[0], halves[1], halves[3]):
         store.commit(half)
@@ -409,8 +401,7 @@ def offsets(root: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("opened_again", [True, False])
-def test_an_op_message_of_a_half_message_to_come_ends_nothing(stores, *, opened_again):
-    store = stores.store
+def test_an_op_message_of_a_half_message_to_come_ends_nothing(stores, store, *, opened_again):
     store.rollback(store.begin(MESSAGE, ORDERS.queue_id))
     for body in (b"0", b"1", b"2", b"-1", b"x", b"9" * 400):
         store.put(Message(topic=OP.topic, body=body, tags="d"))
@@ -425,8 +416,7 @@ def test_an_op_message_of_a_half_message_to_come_ends_nothing(stores, *, opened_
     assert store.commit(half).status is EndStatus.ENDED_ALREADY
 
 
-def test_two_threads_end_a_transaction_once(stores):
-    store = stores.store
+def test_two_threads_end_a_transaction_once(store):
     halves = [store.begin(MESSAGE, ORDERS.queue_id) for _ in range(20)]
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(store.commit, halves * 4))
@@ -459,8 +449,7 @@ def test_an_open_with_threads_finishes_what_a_kill_left(stores):
 
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_message_with_a_delay_waits_after_its_commit(stores, number, *, after):
-    store = stores.store
+def test_a_message_with_a_delay_waits_after_its_commit(stores, number, store, *, after):
     waiting = QueueKey(DELAY_TOPIC, 1)
     half = store.begin(msgspec.structs.replace(MESSAGE, properties={"DELAY": "2"}), 3)
     assert len(all_of(store, HALF)) == 1

@@ -31,8 +31,12 @@ def create(directory: Path, disk: FailingDisk, **options: bool) -> MappedFile:
     return MappedFile.create(directory / NAME, base=SIZE, size=SIZE, disk=disk, **options)
 
 
-def test_a_new_file_has_its_name_its_size_and_only_zeros(tmp_path, disk):
-    file = create(tmp_path, disk)
+@pytest.fixture
+def file(tmp_path, disk):
+    return create(tmp_path, disk)
+
+
+def test_a_new_file_has_its_name_its_size_and_only_zeros(file):
     assert file.path.name == "00000000000000016384"
     assert file.path.read_bytes() == bytes(SIZE)
     assert (file.base, file.size, file.write_position, file.flushed_position) == (SIZE, SIZE, 0, 0)
@@ -127,8 +131,7 @@ def test_probing_a_page_keeps_what_stands_in_it(tmp_path, disk):
     assert path.read_bytes()[:20] == b"old bytes, new bytes"
 
 
-def test_flush_moves_the_flushed_position_and_does_nothing_twice(tmp_path, disk):
-    file = create(tmp_path, disk)
+def test_flush_moves_the_flushed_position_and_does_nothing_twice(disk, file):
     syncs = disk.count("fdatasync")
     append_bytes(file, b"abc")
     assert file.flush() == 3
@@ -136,8 +139,7 @@ def test_flush_moves_the_flushed_position_and_does_nothing_twice(tmp_path, disk)
     assert disk.count("fdatasync") == syncs + 1
 
 
-def test_flush_waits_for_enough_pages_unless_the_file_is_full(tmp_path, disk):
-    file = create(tmp_path, disk)
+def test_flush_waits_for_enough_pages_unless_the_file_is_full(file):
     append_bytes(file, bytes(2 * 4096 - 1))
     assert file.flush(least_pages=2) == 0
     append_bytes(file, b"x")
@@ -169,16 +171,14 @@ def test_many_pages_leave_the_mapping_before_a_sync_and_keep_their_bytes(tmp_pat
     assert bytes(view) == file.path.read_bytes()[: len(written)] == written
 
 
-def test_a_few_pages_stay_mapped(tmp_path, disk):
-    file = create(tmp_path, disk)
+def test_a_few_pages_stay_mapped(file):
     file.array[:3] = 1
     file.write_position = 3
     file.flush()
     assert resident_bytes(file.path) > 0
 
 
-def test_single_pages_are_those_after_the_written_ones_until_the_file_is_full(tmp_path, disk):
-    file = create(tmp_path, disk)
+def test_single_pages_are_those_after_the_written_ones_until_the_file_is_full(file):
     append_bytes(file, bytes(4096 + 1))
     assert is_read_at_random(file.path) == [False]
     file.write_single_pages(file.write_position)
@@ -187,8 +187,7 @@ def test_single_pages_are_those_after_the_written_ones_until_the_file_is_full(tm
     assert is_read_at_random(file.path) == [False]
 
 
-def test_a_failed_flush_raises_and_moves_nothing(tmp_path, disk):
-    file = create(tmp_path, disk)
+def test_a_failed_flush_raises_and_moves_nothing(disk, file):
     append_bytes(file, b"abc")
     disk.fails_sync = {"*"}
     with pytest.raises(FlushFailedError, match="fdatasync"):
@@ -217,8 +216,7 @@ def test_a_flush_that_cannot_open_its_file_fails_as_one_whose_sync_does(tmp_path
     assert file.flushed_position == 0
 
 
-def test_zeroing_the_tail_keeps_the_size_and_the_bytes_before(tmp_path, disk):
-    file = create(tmp_path, disk)
+def test_zeroing_the_tail_keeps_the_size_and_the_bytes_before(file):
     append_bytes(file, b"x" * SIZE)
     file.clear_tail(5000)
     assert file.path.read_bytes() == b"x" * 5000 + bytes(SIZE - 5000)
@@ -228,8 +226,7 @@ READS = (lambda file: memoryview(file.mapping)[1:3], lambda file: file.array[1:3
 
 
 @pytest.mark.parametrize("read", READS)
-def test_a_file_that_is_being_read_stays_until_its_readers_let_go(tmp_path, disk, read):
-    file = create(tmp_path, disk)
+def test_a_file_that_is_being_read_stays_until_its_readers_let_go(read, file):
     append_bytes(file, b"abc")
     view = read(file)
     assert not file.destroy(1000, now_ms=0)
@@ -241,15 +238,13 @@ def test_a_file_that_is_being_read_stays_until_its_readers_let_go(tmp_path, disk
     assert not file.path.exists()
 
 
-def test_a_file_that_was_read_and_let_go_is_deleted_at_once(tmp_path, disk):
-    file = create(tmp_path, disk)
+def test_a_file_that_was_read_and_let_go_is_deleted_at_once(file):
     append_bytes(file, b"abc")
     assert file.mapping[:3] == b"abc" == file.array[:3].tobytes()
     assert file.destroy(1000, now_ms=0)
 
 
-def test_a_file_read_for_too_long_goes_by_force_and_views_stay_valid(tmp_path, disk):
-    file = create(tmp_path, disk)
+def test_a_file_read_for_too_long_goes_by_force_and_views_stay_valid(file):
     append_bytes(file, b"abc")
     view = memoryview(file.mapping)[:3]
     assert not file.destroy(1000, now_ms=0)
@@ -291,8 +286,7 @@ def test_a_file_is_mapped_while_the_disk_of_another_one_hangs(tmp_path, disk):
             hanging.set()
 
 
-def test_array_and_mapping_are_the_same_bytes(tmp_path, disk):
-    file = create(tmp_path, disk)
+def test_array_and_mapping_are_the_same_bytes(file):
     file.array[3] = 7
     assert file.mapping[3] == 7
     assert isinstance(file.array, np.ndarray)

@@ -37,6 +37,11 @@ def open_index(root, layout=LAYOUT, **options):
     return index, problems
 
 
+@pytest.fixture
+def index(tmp_path):
+    return open_index(tmp_path)[0]
+
+
 def item_count(index):
     return sum(len(file.items) for file in index.files)
 
@@ -121,17 +126,15 @@ def test_keys_are_found_newest_first_over_all_files(parts):
     assert parts.index.end_physical_offset == placed[-1]
 
 
-def test_hashes_that_collide_come_too_and_are_the_callers_matter(tmp_path):
-    index, _ = open_index(tmp_path)
+def test_hashes_that_collide_come_too_and_are_the_callers_matter(index):
     put(index, "Aa", 10, 1000)
     put(index, "BB", 20, 1000)
     assert key_hash(TOPIC, "Aa") == key_hash(TOPIC, "BB")
     assert find(index, "Aa") == [20, 10]
 
 
-def test_the_first_item_of_a_later_file_has_its_own_time(tmp_path):
+def test_the_first_item_of_a_later_file_has_its_own_time(index):
     """K-I5: Java counts it from the end of the file before."""
-    index, _ = open_index(tmp_path)
     for number in range(7):
         put(index, f"k{number}", number, 1_000_000)
     put(index, "late", 100, 1_090_000)
@@ -148,9 +151,8 @@ def test_the_first_item_of_a_later_file_has_its_own_time(tmp_path):
     assert find(index, "late", begin_ms=1_090_000, end_ms=1_090_000) == [100]
 
 
-def test_a_time_bound_does_not_lose_milliseconds(tmp_path):
+def test_a_time_bound_does_not_lose_milliseconds(index):
     """K-I6: an item knows whole seconds, rounded down."""
-    index, _ = open_index(tmp_path)
     put(index, "first", 1, 1000)
     put(index, "k", 2, 2900)
     assert find(index, "k", begin_ms=2900, end_ms=3000) == [2]
@@ -207,8 +209,7 @@ def test_half_a_records_items_are_completed(parts):
     assert parts.bytes_on_disk() == before
 
 
-def test_a_switched_off_index_takes_nothing_and_still_finds(tmp_path):
-    index, _ = open_index(tmp_path)
+def test_a_switched_off_index_takes_nothing_and_still_finds(tmp_path, index):
     put(index, "old", 5, 1000)
     parts = DispatchParts(tmp_path, index_enabled=False, index_layout=LAYOUT)
     parts.append(3, properties=b"KEYS\x01new")
@@ -305,8 +306,7 @@ def test_a_sparse_file_of_java_is_used_when_the_disk_has_room_again(tmp_path):
     assert len(find(parts.index, "k")) == 3
 
 
-def test_strange_files_are_passed_over_and_a_half_made_one_is_finished(tmp_path):
-    index, _ = open_index(tmp_path)
+def test_strange_files_are_passed_over_and_a_half_made_one_is_finished(tmp_path, index):
     put(index, "k", 5, 1000)
     directory = tmp_path / "index"
     (directory / "notes.txt").write_text("x")
@@ -365,9 +365,8 @@ def test_cutting_back_keeps_exactly_the_items_before_the_offset(tmp_path):
         )
 
 
-def test_slots_that_name_lost_items_are_rebuilt(tmp_path):
+def test_slots_that_name_lost_items_are_rebuilt(index):
     """A power cut may keep a slot and lose the item it names."""
-    index, _ = open_index(tmp_path)
     for number in range(1, 6):
         put(index, "k", number, 1000)
     file = index.files[0]
@@ -377,17 +376,15 @@ def test_slots_that_name_lost_items_are_rebuilt(tmp_path):
     assert decode_header(bytes(file.file.array[:40])).index_count == 4
 
 
-def test_without_store_times_the_end_is_known_to_the_second(tmp_path):
-    index, _ = open_index(tmp_path)
+def test_without_store_times_the_end_is_known_to_the_second(index):
     for number in range(4):
         put(index, "k", number, 1000 + 1500 * number)
     index.truncate_to(2, now_ms=0)
     assert index.files[-1].header.end_timestamp_ms == 1000 + 1000
 
 
-def test_a_first_item_that_is_left_alone_is_as_old_as_its_file(tmp_path):
+def test_a_first_item_that_is_left_alone_is_as_old_as_its_file(index):
     """K-I5: its difference, in files of Java, is that against the file before."""
-    index, _ = open_index(tmp_path)
     for number in range(2):
         put(index, "k", number, 1000)
     index.files[0].file.write_bytes(LAYOUT.item_position(1) + 12, (99).to_bytes(4, "big"))
@@ -425,8 +422,7 @@ def test_after_a_failed_sync_nothing_is_promised_any_more(tmp_path):
     assert INDEX_LAYOUT == LAYOUT
 
 
-def test_a_lookup_that_has_begun_goes_on_in_files_that_were_deleted_meanwhile(tmp_path):
-    index, _ = open_index(tmp_path)
+def test_a_lookup_that_has_begun_goes_on_in_files_that_were_deleted_meanwhile(index):
     for number in range(20):
         put(index, "k", 1000 * number, 1_700_000_000_000 + number)
     assert len(index.files) > 2

@@ -21,6 +21,11 @@ BORN = encode_host("10.0.0.1:1234")
 ORDERS = QueueKey("orders", 2)
 
 
+@pytest.fixture
+def parts(tmp_path):
+    return LogParts(tmp_path)
+
+
 def append(parts: LogParts, body: bytes = b"body", *, sys_flag: int = 0, key: QueueKey = ORDERS):
     record = Record(
         body, b"TAGS\x01a", BORN, flag=7, sys_flag=sys_flag, born_timestamp_ms=5,
@@ -30,8 +35,7 @@ def append(parts: LogParts, body: bytes = b"body", *, sys_flag: int = 0, key: Qu
     return done.physical_offset, done.size, done.queue_offset, done.store_timestamp_ms
 
 
-def test_a_record_stands_as_the_format_says(tmp_path):
-    parts = LogParts(tmp_path)
+def test_a_record_stands_as_the_format_says(parts):
     offset, size, queue_offset, stored = append(parts)
     expected = record_bytes(
         topic=b"orders", body=b"body", properties=b"TAGS\x01a", queue_id=2, queue_offset=0,
@@ -43,8 +47,7 @@ def test_a_record_stands_as_the_format_says(tmp_path):
     assert parts.written() == expected
 
 
-def test_records_follow_each_other_and_each_queue_counts_for_itself(tmp_path):
-    parts = LogParts(tmp_path)
+def test_records_follow_each_other_and_each_queue_counts_for_itself(parts):
     first = append(parts)
     second = append(parts, b"longer body")
     other = append(parts, key=QueueKey("orders", 3))
@@ -56,8 +59,7 @@ def test_records_follow_each_other_and_each_queue_counts_for_itself(tmp_path):
     assert parts.log.next_queue_offset(QueueKey("orders", 9)) == 0
 
 
-def test_nothing_is_appended_once_the_last_append_is_settled(tmp_path):
-    parts = LogParts(tmp_path)
+def test_nothing_is_appended_once_the_last_append_is_settled(parts):
     append(parts)
     before = parts.written()
     parts.log.settle()
@@ -89,8 +91,7 @@ def test_the_log_of_a_slave_begins_where_a_file_can(tmp_path):
     assert [file.base for file in slave.files.files] == [LOG_FILE_BYTES]
 
 
-def test_the_log_goes_on_where_recovery_found_its_end(tmp_path):
-    parts = LogParts(tmp_path)
+def test_the_log_goes_on_where_recovery_found_its_end(tmp_path, parts):
     end = append(parts)[1]
     again = LogParts(tmp_path)
     again.files.truncate_after(end, now_ms=0)
@@ -98,15 +99,13 @@ def test_the_log_goes_on_where_recovery_found_its_end(tmp_path):
     assert append(again)[::2] == (end, 41)
 
 
-def test_the_last_store_time_of_a_former_run_counts_too(tmp_path):
-    parts = LogParts(tmp_path)
+def test_the_last_store_time_of_a_former_run_counts_too(parts):
     parts.log.seed({}, last_store_timestamp_ms=parts.clock.now_ms + 1000)
     assert append(parts)[3] == parts.clock.now_ms + 1000
 
 
 @pytest.mark.parametrize("kind", [TRANSACTION_PREPARED, TRANSACTION_ROLLBACK])
-def test_prepared_and_rollback_records_take_no_place_in_the_queue(tmp_path, kind):
-    parts = LogParts(tmp_path)
+def test_prepared_and_rollback_records_take_no_place_in_the_queue(kind, parts):
     append(parts)
     placed, _, queue_offset, _ = append(parts, sys_flag=kind)
     assert queue_offset == int.from_bytes(parts.written()[placed + 20 :][:8], "big") == 0
@@ -220,8 +219,7 @@ def test_many_threads_leave_one_unbroken_row(tmp_path):
         assert found == [*range(200)]
 
 
-def test_readers_get_a_window_that_ends_with_the_written_bytes(tmp_path):
-    parts = LogParts(tmp_path)
+def test_readers_get_a_window_that_ends_with_the_written_bytes(parts):
     append(parts, b"abc")
     for base in (0, LOG_FILE_BYTES):
         file = parts.log.files.find(base)

@@ -43,6 +43,12 @@ def expected_bodies(topic: str, *, without: tuple[int, ...] = ()) -> dict[int, b
     }
 
 
+@pytest.fixture
+def offsets(tmp_path, clock):
+    """Build a store of 200 messages; return where they lie."""
+    return build_store(tmp_path, COUNT, clock)
+
+
 def assert_all_there(store: MessageStore, *, without: tuple[int, ...] = ()) -> None:
     for topic in ("Topic0", "Topic1"):
         assert bodies(store, topic) == expected_bodies(topic, without=without)
@@ -51,9 +57,7 @@ def assert_all_there(store: MessageStore, *, without: tuple[int, ...] = ()) -> N
         assert len(found) == (number not in without)
 
 
-def test_a_clean_stop_leaves_nothing_to_recover(tmp_path):
-    clock = Clock()
-    build_store(tmp_path, COUNT, clock)
+def test_a_clean_stop_leaves_nothing_to_recover(tmp_path, clock, offsets):
     with capture_logs() as logs, open_store(tmp_path, clock) as store:
         assert store.recovery.was_clean
         assert store.recovery.findings == []
@@ -79,9 +83,7 @@ def test_after_a_clean_stop_only_the_end_of_the_log_is_looked_at(
         assert_all_there(store)
 
 
-def test_a_crash_without_damage_loses_nothing(tmp_path):
-    clock = Clock()
-    build_store(tmp_path, COUNT, clock)
+def test_a_crash_without_damage_loses_nothing(tmp_path, clock, offsets):
     crashed(tmp_path)
     with open_store(tmp_path, clock) as store:
         assert not store.recovery.was_clean
@@ -89,9 +91,7 @@ def test_a_crash_without_damage_loses_nothing(tmp_path):
         assert_all_there(store)
 
 
-def test_a_torn_last_record_is_cut_and_kept_as_evidence(tmp_path):
-    clock = Clock()
-    offsets = build_store(tmp_path, COUNT, clock)
+def test_a_torn_last_record_is_cut_and_kept_as_evidence(tmp_path, clock, offsets):
     overwrite(tmp_path, offsets[-1] + 150, bytes(300))
     torn = read_log(tmp_path, offsets[-1], 1000).rstrip(b"\0")
     crashed(tmp_path)
@@ -107,9 +107,7 @@ def test_a_torn_last_record_is_cut_and_kept_as_evidence(tmp_path):
         assert sorted(bodies(store, "Topic1")) == [*range(COUNT // 2 - 1), COUNT // 2]
 
 
-def test_damage_in_the_middle_costs_only_its_record(tmp_path):
-    clock = Clock()
-    offsets = build_store(tmp_path, COUNT, clock)
+def test_damage_in_the_middle_costs_only_its_record(tmp_path, clock, offsets):
     broken = offsets[10] + 120
     before = read_log(tmp_path, broken, 8)
     overwrite(tmp_path, broken, b"\xff" * 8)
@@ -128,9 +126,7 @@ def test_damage_in_the_middle_costs_only_its_record(tmp_path):
     assert sorted(path.name for path in (tmp_path / "commitlog").iterdir()) == files
 
 
-def test_compatible_recovery_cuts_at_the_first_damage_and_keeps_copies(tmp_path):
-    clock = Clock()
-    offsets = build_store(tmp_path, COUNT, clock)
+def test_compatible_recovery_cuts_at_the_first_damage_and_keeps_copies(tmp_path, clock, offsets):
     overwrite(tmp_path, offsets[10] + 120, b"\xff" * 8)
     crashed(tmp_path)
     original = copy_store(tmp_path / "commitlog", tmp_path.with_name("original"))
@@ -145,9 +141,7 @@ def test_compatible_recovery_cuts_at_the_first_damage_and_keeps_copies(tmp_path)
                 assert (kept / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_missing_log_file_is_reported_and_passed_over(tmp_path):
-    clock = Clock()
-    offsets = build_store(tmp_path, COUNT, clock)
+def test_a_missing_log_file_is_reported_and_passed_over(tmp_path, clock, offsets):
     log_path(tmp_path, LOG_FILE_BYTES).unlink()
     crashed(tmp_path)
     lost = tuple(number for number, offset in enumerate(offsets) if offset // LOG_FILE_BYTES == 1)
@@ -160,9 +154,7 @@ def test_a_missing_log_file_is_reported_and_passed_over(tmp_path):
         assert offset == store.recovery.end
 
 
-def test_deleted_queues_are_built_again_from_the_first_file_on(tmp_path):
-    clock = Clock()
-    build_store(tmp_path, COUNT, clock)
+def test_deleted_queues_are_built_again_from_the_first_file_on(tmp_path, clock, offsets):
     clock.now_ms += 10_000
     with open_store(tmp_path, clock) as store:
         put_all(store, messages(COUNT, first=COUNT), clock)
@@ -175,9 +167,9 @@ def test_deleted_queues_are_built_again_from_the_first_file_on(tmp_path):
     assert verify_store(tmp_path, CONFIG, now_ms=clock()).findings == []
 
 
-def test_a_queue_that_lost_its_last_entries_gets_them_back_after_a_clean_stop(tmp_path):
-    clock = Clock()
-    build_store(tmp_path, COUNT, clock)
+def test_a_queue_that_lost_its_last_entries_gets_them_back_after_a_clean_stop(
+    tmp_path, clock, offsets
+):
     queue = tmp_path / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
     overwrite_file(queue, 60 * 20, bytes(40 * 20))
     with open_store(tmp_path, clock) as store:
@@ -185,9 +177,7 @@ def test_a_queue_that_lost_its_last_entries_gets_them_back_after_a_clean_stop(tm
         assert_all_there(store)
 
 
-def test_a_lost_page_in_a_queue_is_written_again(tmp_path):
-    clock = Clock()
-    build_store(tmp_path, COUNT, clock)
+def test_a_lost_page_in_a_queue_is_written_again(tmp_path, clock, offsets):
     queue = tmp_path / "consumequeue" / "Topic1" / "0" / "00000000000000000000"
     overwrite_file(queue, 30 * 20, bytes(20 * 20))
     crashed(tmp_path)
@@ -196,9 +186,7 @@ def test_a_lost_page_in_a_queue_is_written_again(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7f" * 4096, bytes(4096), None])
-def test_a_broken_checkpoint_only_makes_recovery_go_back_further(content, tmp_path):
-    clock = Clock()
-    build_store(tmp_path, COUNT, clock)
+def test_a_broken_checkpoint_only_makes_recovery_go_back_further(content, tmp_path, clock, offsets):
     checkpoint = tmp_path / "checkpoint"
     checkpoint.unlink() if content is None else checkpoint.write_bytes(content)
     for path in (tmp_path / "consumequeue").rglob("0000*"):
@@ -209,9 +197,7 @@ def test_a_broken_checkpoint_only_makes_recovery_go_back_further(content, tmp_pa
         assert_all_there(store)
 
 
-def test_a_store_time_far_in_the_future_does_not_stop_the_clock(tmp_path):
-    clock = Clock()
-    offsets = build_store(tmp_path, COUNT, clock)
+def test_a_store_time_far_in_the_future_does_not_stop_the_clock(tmp_path, clock, offsets):
     overwrite(tmp_path, offsets[-1] + 56, (2**62).to_bytes(8, "big"))
     crashed(tmp_path)
     with open_store(tmp_path, clock) as store:
@@ -220,9 +206,7 @@ def test_a_store_time_far_in_the_future_does_not_stop_the_clock(tmp_path):
         assert store.find("Topic0", key=f"key-{COUNT}")[0].store_timestamp_ms == clock()
 
 
-def test_queues_without_a_log_are_refused(tmp_path):
-    clock = Clock()
-    build_store(tmp_path, COUNT, clock)
+def test_queues_without_a_log_are_refused(tmp_path, clock, offsets):
     for path in (tmp_path / "commitlog").iterdir():
         path.unlink()
     with pytest.raises(StoreDamagedError, match="no CommitLog file"):
@@ -288,9 +272,7 @@ def test_a_recovery_that_is_killed_is_finished_by_the_next(calls, tmp_path):
     assert verify_store(root, CONFIG, now_ms=clock()).findings == []
 
 
-def test_an_empty_last_file_is_taken_for_new(tmp_path):
-    clock = Clock()
-    build_store(tmp_path, COUNT, clock)
+def test_an_empty_last_file_is_taken_for_new(tmp_path, clock, offsets):
     last = max(int(path.name) for path in (tmp_path / "commitlog").iterdir())
     path = tmp_path / "commitlog" / f"{last + LOG_FILE_BYTES:020d}"
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
@@ -301,9 +283,9 @@ def test_an_empty_last_file_is_taken_for_new(tmp_path):
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 @pytest.mark.parametrize("lost", ["file", "content"])
-def test_numbers_of_messages_lost_with_the_end_of_the_log_are_not_given_again(how, lost, tmp_path):
-    clock = Clock()
-    offsets = build_store(tmp_path, COUNT, clock)
+def test_numbers_of_messages_lost_with_the_end_of_the_log_are_not_given_again(
+    how, lost, tmp_path, clock, offsets
+):
     last = log_path(tmp_path, offsets[-1])
     first_lost = sum(offset < int(last.name) for offset in offsets)
     if lost == "file":
