@@ -251,26 +251,22 @@ def import_(
     # Pipes have no size by which to show progress.
     total = sum(path.stat().st_size for path in files) if all(map(Path.is_file, files)) else None
     started = time.monotonic()
-    count, stored = 0, None
-    try:
-        with (
-            settings.open_for_writing(store) as opened,
-            progress("importing", total=total) as advance,
-        ):
-            opened.wait_dispatched()
-            stored_before = opened.max_offset(topic, queue)
-            try:
-                for path in files:
-                    with open_input(path) as lines:
-                        count += import_lines(opened, lines, target, advance, name=str(path))
-                stored = count
-            except KeyboardInterrupt:
+    count = 0
+    with settings.open_for_writing(store) as opened, progress("importing", total=total) as advance:
+        opened.wait_dispatched()
+        stored_before = opened.max_offset(topic, queue)
+
+        def stored() -> str:
+            lines = count
+            if not opened.is_closed:  # else these are all
                 opened.wait_dispatched()
-                stored = opened.max_offset(topic, queue) - stored_before
-                raise
-    except KeyboardInterrupt:  # perhaps in the close, when all lines are stored
-        if stored is None:
-            raise
-        raise KeyboardInterrupt(f"{stored:,} lines are stored in {topic}/{queue}") from None
+                lines = opened.max_offset(topic, queue) - stored_before
+            return f"{lines:,} lines are stored in {topic}/{queue}"
+
+        with saying_when_interrupted(stored):
+            for path in files:
+                with open_input(path) as lines:
+                    count += import_lines(opened, lines, target, advance, name=str(path))
+            opened.close()
     seconds = time.monotonic() - started
     print(f"{counted(count, 'message')} imported into {store} in {seconds:.1f} s")

@@ -9,7 +9,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -50,12 +50,13 @@ def print_on_stderr(text: str) -> None:
 
 
 @contextlib.contextmanager
-def saying_when_interrupted(text: str) -> Iterator[None]:
-    """Have a Ctrl-C end the command with this text, unless it has a text by then."""
+def saying_when_interrupted(text: str | Callable[[], str]) -> Iterator[None]:
+    """Have a Ctrl-C end the command with this text, or what is found then; the first one counts."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        raise KeyboardInterrupt(*interrupt.args or (text,)) from None
+        said = interrupt.args or (text if isinstance(text, str) else text(),)
+        raise KeyboardInterrupt(*said) from None
 
 
 def drop_output() -> None:

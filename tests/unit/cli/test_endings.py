@@ -158,8 +158,13 @@ def test_an_import_that_is_interrupted_while_it_closes_says_that_all_is_stored(
     tmp_path, capsys, monkeypatch
 ):
     (tmp_path / "lines").write_bytes(b"a\nb\n")
-    whole = BaseStore.__exit__
-    monkeypatch.setattr(BaseStore, "__exit__", lambda *given: interrupt(whole(*given)))
+    whole = BaseStore.close
+
+    def close(store: BaseStore) -> None:
+        monkeypatch.setattr(BaseStore, "close", whole)
+        interrupt(whole(store))
+
+    monkeypatch.setattr(BaseStore, "close", close)
     arguments = [str(tmp_path / "s"), str(tmp_path / "lines"), "-t", "t"]
     assert run(["store", "import", *arguments, "-s", "mappedFileSizeCommitLog=65536"]) == 130
     assert capsys.readouterr().err == "rocketstore: interrupted; 2 lines are stored in t/0\n"
