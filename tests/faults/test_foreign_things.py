@@ -277,3 +277,12 @@ def test_a_file_system_that_cannot_map_files_is_named_by_the_put(tmp_path):
             result = store.put(Message(topic="orders", body=b"x"))
         assert result.status is not PutMessageStatus.PUT_OK
         assert "the file system cannot map files" in str(result.detail)
+
+
+@pytest.mark.parametrize("stranger", ["pipe", "socket", "link to a device", "directory"])
+def test_a_lock_that_is_no_file_is_said_to_be_none(store, stranger):
+    (store / "lock").unlink()
+    STRANGERS[stranger](store / "lock")
+    for door in (open_store, lambda root, _clock: repair_store(root, CONFIG)):
+        with pytest.raises(StoreError, match="/lock: something that is no file; move it out of"):
+            door(store, Clock())

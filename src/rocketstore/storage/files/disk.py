@@ -131,7 +131,12 @@ def read_whole(path: Path) -> bytes:
             raise
     except OSError as error:
         raise system_error(f"cannot read {path} from offset 0 on", error) from error
-    raise StoreError(f"{path}: {NO_FILE}", hint="move it out of the store")
+    raise no_file(path)
+
+
+def no_file(path: Path) -> StoreError:
+    """Return the error for a directory, pipe, socket or device in the place of a file."""
+    return StoreError(f"{path}: {NO_FILE}", hint="move it out of the store")
 
 
 def no_space_error(path: Path, size: int, code: int | None = errno.ENOSPC) -> StoreFullError:

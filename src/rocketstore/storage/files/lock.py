@@ -37,7 +37,7 @@ from rocketstore.format.file_name import (
     parse_file_name,
 )
 from rocketstore.locks import Lock
-from rocketstore.storage.files.disk import read_at, real_path, status_of, system_errors
+from rocketstore.storage.files.disk import no_file, read_at, real_path, status_of, system_errors
 from rocketstore.storage.files.pread_files import OpenFile
 from rocketstore.storage.files.whole_file import holds_data
 
@@ -118,6 +118,8 @@ class StoreLock:
     def _take(self) -> None:
         if _is_held(path := self._path):
             raise _locked(path, os.getpid())
+        if (found := status_of(path)) is not None and not stat.S_ISREG(found.st_mode):
+            raise no_file(path)
         with system_errors(f"cannot open {path} for writing"):
             self._file = io.FileIO(path, "r+", opener=_opened)
         descriptor = self._file.fileno()
