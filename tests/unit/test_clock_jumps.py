@@ -157,16 +157,17 @@ def test_a_file_that_was_written_while_the_clock_was_ahead_goes_with_the_next_on
 def test_a_half_message_of_the_future_is_asked_about_after_its_time(store, clock, jump_ms):
     asked = []
     store.check_transactions(lambda half: asked.append(half.body) or CheckAnswer.UNKNOWN)
-    clock.now_ms += jump_ms
-    store.begin(Message(topic="orders", body=b"half")).put.raise_for_status()
-    clock.now_ms -= jump_ms
+    for body, ahead_ms in {b"half": jump_ms, b"next": jump_ms + 1, b"of now": 0}.items():
+        clock.now_ms += ahead_ms
+        store.begin(Message(topic="orders", body=body)).put.raise_for_status()
+        clock.now_ms -= ahead_ms
     store.wait_dispatched()
     checks = store.transaction_checks
     assert checks.turn(clock.now_ms) == 0
     assert checks.turn(clock.now_ms + 5_999) == 0
-    assert checks.turn(clock.now_ms + 6_000) == 1
-    assert asked == [b"half"]
-    assert checks.turn(clock.now_ms + 6_001) == 0  # its copy is as young again
+    assert checks.turn(clock.now_ms + 6_000) == 3  # none waits for another
+    assert asked == [b"half", b"next", b"of now"]
+    assert checks.turn(clock.now_ms + 6_001) == 0  # the copies are as young again
 
 
 @ahead

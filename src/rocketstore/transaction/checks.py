@@ -112,6 +112,8 @@ class TransactionChecks(Service):
                 continue
             step = check_step(half, self._counted_ms(half, now_ms), self._store.config)
             if step is CheckStep.WAIT:
+                if half.born_timestamp_ms > now_ms:
+                    continue  # it is no older than what comes after it
                 expected = offset
                 break
             copy = self._taken(half, step)
