@@ -111,12 +111,9 @@ class TransactionChecks(Service):
             if not ledger.is_open(offset):
                 continue
             step = check_step(half, self._counted_ms(half, now_ms), self._store.config)
-            if step is CheckStep.WAIT:
-                if half.born_timestamp_ms > now_ms:
-                    continue  # it is no older than what comes after it
-                expected = offset
-                break
-            copy = self._taken(half, step)
+            if step is CheckStep.WAIT and half.born_timestamp_ms > now_ms:
+                continue  # what comes after it may be older
+            copy = None if step is CheckStep.WAIT else self._taken(half, step)
             if copy is None:
                 expected = offset
                 break
