@@ -2,10 +2,12 @@
 
 import gc
 import shutil
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from rocketstore.errors import ArchiveError, SparkJobError, StoreError
 from rocketstore.pipeline.jobs.archive import archive_place
@@ -60,6 +62,29 @@ def test_a_table_that_cannot_be_read_is_not_taken_for_none(tmp_path):
     (tmp_path / "messages").symlink_to("messages")
     with pytest.raises(StoreError, match="messages cannot be read: Too many levels of symbolic"):
         Archive.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("open_tables", DeltaError("Unable to open file … Permission denied (os error 13)")),
+        ("pq.ParquetFile", PermissionError(13, "Permission denied", "part.parquet")),
+        ("pq.ParquetFile", OSError(5, "Input/output error", "part.parquet")),
+    ],
+)
+def test_what_of_an_archive_the_system_refuses_to_read_is_no_damage_of_it(
+    tmp_path, store, monkeypatch, call, error
+):
+    archived(store, tmp_path / "a")
+
+    def refuse(*_given, **_named):
+        raise error
+
+    monkeypatch.setattr(f"rocketstore.pipeline.jobs.archive.archive_table.{call}", refuse)
+    with pytest.raises(ArchiveError, match=r"/a.* cannot be .*(denied|error).*may read it") as met:
+        restored(tmp_path / "a", tmp_path / "back")
+    assert type(met.value) is ArchiveError  # one that is damaged ends commands with 4
+    assert not (tmp_path / "back").exists()
 
 
 # --- whose it is --------------------------------------------------------------------------------
@@ -219,6 +244,21 @@ def test_a_first_run_that_fails_leaves_nothing_not_even_the_directories_above(tm
     with pytest.raises(SparkJobError):
         archived(store, tmp_path / "mine", run=fail_afterwards)
     assert everything(tmp_path / "mine") == {"note": b"x"}
+
+
+def test_what_a_task_still_writes_as_a_first_run_fails_goes_with_the_tables(
+    tmp_path, store, monkeypatch
+):
+    unlink = Path.unlink
+
+    def unlink_too_early(path, **named):
+        unlink(path, **named)
+        path.with_name(f"late-{path.name}").touch()
+
+    monkeypatch.setattr(Path, "unlink", unlink_too_early)
+    with pytest.raises(SparkJobError):
+        archived(store, tmp_path / "new/a", run=fail_afterwards)
+    assert sorted(tmp_path.iterdir()) == [store]
 
 
 def test_a_later_run_that_fails_leaves_no_file_and_touches_none(tmp_path, store):

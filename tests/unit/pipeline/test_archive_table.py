@@ -581,7 +581,7 @@ def test_what_is_no_place_for_an_archive_is_refused(tmp_path, store):
     with pytest.raises(ConfigError, match="is a store"):
         archived(store, store)
     (tmp_path / "file").write_text("")
-    with pytest.raises(ArchiveError, match="cannot be made"):
+    with pytest.raises(ArchiveError, match="cannot be opened or made"):
         archived(store, tmp_path / "file")
     with pytest.raises(ArchiveError, match="is not an archive"):
         Archive.open(tmp_path / "nowhere")

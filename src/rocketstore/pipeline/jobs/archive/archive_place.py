@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import uuid
 import weakref
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
@@ -166,9 +166,12 @@ def taken_back(location: str, names: Mapping[str, TableKind]) -> Iterator[str]:
             for path in table.rglob(f"*{token}*"):
                 path.unlink(missing_ok=True)
             remove_empty(table.glob("*=*"))
-            inside = [one.name for one in table.rglob("*") if one.is_file()]
+            # Tasks of a job that failed may still write; where the table was, they cannot.
+            inside = [one for one in table.rglob("*") if one.is_file() and token not in one.name]
             if table in made and len(inside) <= 1:  # its first commit, and no other since
-                shutil.rmtree(table, ignore_errors=True)
+                with suppress(OSError):
+                    gone = table.rename(table.with_name(f".{table.name}.{token}"))
+                    shutil.rmtree(gone, ignore_errors=True)
         remove_empty(made)
         raise
 

@@ -86,6 +86,7 @@ STATISTICS: Final = {
 
 _FOR_TERMINALS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 _NEXT: Final = "see that there is room, and that this user may write there; then run it again"
+_UNREADABLE: Final = "see that this user may read it and that its disk is there; then run it again"
 
 BATCH_BYTES: Final = 4 * MiB
 _BATCH_ROWS: Final = 1 << 16
@@ -202,11 +203,12 @@ class Archive:
                 what = f"is not an archive: it has no Delta tables {MESSAGES} and {EXTENTS}"
                 hint = "name the directory that rocketstore pipeline archive wrote to"
                 raise ArchiveError(f"{location} {what}", hint=hint) from error
-            version = "" if as_of is None else f" as of {as_of}"
-            done = "made" if or_create else "opened"
+            version, said = "" if as_of is None else f" as of {as_of}", _said(error)
+            done = "opened or made" if or_create else "opened"
+            denied = _UNREADABLE if "Permission denied" in said else None
             raise ArchiveError(
-                f"{location}{version} cannot be {done}: {_said(error)}",
-                hint=_NEXT if or_create else None,
+                f"{location}{version} cannot be {done}: {said}",
+                hint=_NEXT if or_create else denied,
             ) from error
         return cls(location, **tables)
 
@@ -376,8 +378,10 @@ def read_rows(
         reason = "is missing: VACUUM, or another program, deleted a file of this version"
         raise ArchiveDamagedError(f"{path} {reason}", hint=FROM_BACKUP) from None
     except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
-        what = " ".join(str(error).split())
-        raise ArchiveDamagedError(f"{path} cannot be read: {what}", hint=FROM_BACKUP) from error
+        what = f"{path} cannot be read: {' '.join(str(error).split())}"
+        if getattr(error, "errno", None):  # the system's word says nothing of the file's bytes
+            raise ArchiveError(what, hint=_UNREADABLE) from error
+        raise ArchiveDamagedError(what, hint=FROM_BACKUP) from error
 
 
 def _rows_at_once(sizes: Any, most: int) -> int:
