@@ -13,7 +13,12 @@ from types import SimpleNamespace
 import pytest
 
 from rocketstore import verify_store
-from rocketstore.errors import StoreDamagedError, StoreError, StoreLockedError
+from rocketstore.errors import (
+    StoreDamagedError,
+    StoreError,
+    StoreLockedError,
+    SystemRefusedError,
+)
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
 from support.clock import START_MS, Clock
 from support.hooked_disk import HookedDisk, ends_after
@@ -344,13 +349,46 @@ def test_a_store_that_crashed_keeps_its_mark_and_is_recovered_when_it_is_opened(
     assert_nothing_is_wrong(store, clock)
 
 
-def test_a_lock_that_somebody_unknown_holds_is_respected(store, tmp_path):
+@pytest.fixture
+def refuse_writing(store, monkeypatch):
+    """Return what mounts the store read-only, as far as its lock shows it, or gives it to root."""
+    real = os.open
+
+    def refuse_by(code):
+        def refuse(path, flags, *given, **named):
+            if str(path) == str(store / "lock") and flags & os.O_RDWR:
+                raise OSError(code, os.strerror(code), str(path))
+            return real(path, flags, *given, **named)
+
+        monkeypatch.setattr(os, "open", refuse)
+
+    return refuse_by
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+def test_a_new_place_for_them_needs_no_store_that_may_be_written(
+    store, tmp_path, refuse_writing, code
+):
+    before = tree(store)
+    rebuilt(store, target=tmp_path / "locked")
+    refuse_writing(code)
+    rebuilt(store, target=tmp_path / "new")
+    assert tree(tmp_path / "new") == tree(tmp_path / "locked")
+    assert tree(store) == before
+    with pytest.raises(SystemRefusedError, match="lock for writing"):
+        rebuilt(store)
+
+
+@pytest.mark.parametrize("code", [0, errno.EROFS])
+def test_a_lock_that_somebody_unknown_holds_is_respected(store, tmp_path, refuse_writing, code):
     before = parts_of(store)
     descriptor = os.open(store / "lock", os.O_RDWR)
     try:
         wanted = struct.pack("@hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0)
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
-        for target in (None, tmp_path / "new"):
+        if code:
+            refuse_writing(code)
+        for target in (None, tmp_path / "new")[bool(code) :]:
             with pytest.raises(StoreLockedError, match="in another container or on another host"):
                 rebuilt(store, target=target)
     finally:

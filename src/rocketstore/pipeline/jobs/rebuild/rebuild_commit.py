@@ -17,19 +17,19 @@ import errno
 import os
 import shutil
 import uuid
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from rocketstore.at_once import at_once
-from rocketstore.errors import NotAStoreError, StoreError
+from rocketstore.errors import NotAStoreError, StoreError, SystemRefusedError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY
 from rocketstore.storage.checkpoint import forget_known_ends
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.files.lock import StoreLock
+from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.log_directories import refuse_foreign
 from rocketstore.storage.files.pread_files import OpenFiles
 from rocketstore.storage.files.whole_file import replace_whole
@@ -50,13 +50,27 @@ _RENAME_EXCHANGE: Final = 2
 
 
 @contextmanager
-def locked(root: Path, config: StoreConfig | None = None) -> Iterator[None]:
-    """Hold the lock of a store, as a writer does, and clean up after a killed rebuild."""
+def locked(
+    root: Path, config: StoreConfig | None = None, *, only_reads: bool = False
+) -> Iterator[None]:
+    """Hold the lock of a store, as a writer does, and clean up after a killed rebuild.
+
+    Who only reads also gets a store that it may not write, unless a process writes to it.
+    """
     layout = StoreLayout.of(root, config)
-    with StoreLock(layout.lock, layout.written_directories):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(StoreLock(layout.lock, layout.written_directories))
+            is_ours = True
+        except SystemRefusedError as error:
+            if not only_reads or error.errno not in {errno.EROFS, errno.EACCES, errno.EPERM}:
+                raise
+            refuse_writer(layout.lock, hint="stop that writer")
+            is_ours = False
         refuse_foreign(layout)
         PreadLog(layout, OpenFiles()).refuse_absent()
-        finish_interrupted(root)
+        if is_ours:
+            finish_interrupted(root)
         yield
 
 
