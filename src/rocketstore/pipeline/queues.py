@@ -182,12 +182,16 @@ def check_times(
 ) -> None:
     """Refuse, if so asked, a start at a time since which a queue has had no message.
 
-    None stands for all queues; where none is chosen, one of them has to have a message.
+    None stands for all queues; where none is chosen, one of them has to have a message. Of a store
+    without queues the log has to begin with one.
     """
     times = of_broker(times_ms if options.must_have_time else {}, store.broker_name)
     if options.must_have_time and None in times_ms:
         chosen = chosen_queues(store, options, CONSUME_QUEUE_DIRECTORY)
         times = dict.fromkeys(chosen, times_ms[None]) | times
+        first = next(iter(segments), None)
+        if not times and store_timestamp_ms(store.location, first) is None:
+            raise nothing_since(store.location, times_ms[None])
     queue_of, late = queue_opener(store.location), []
     for key, since_ms in sorted(times.items()):
         queue = queue_of(key)

@@ -220,8 +220,15 @@ def test_a_query_s_own_offset_and_time_count_where_no_file_of_the_log_is_left(st
     assert read_table(store, **starts, failOnDataLoss=False) == []
     since = {"subscribe": "pair", "startingOffsetsByTimestamp": '{"pair":{"0":1}}'}
     assert read_table(store, **since) == []
+    fails = {"startingOffsetsByTimestampStrategy": "error"}
     with pytest.raises(StoreError, match=r"queue pair/0 of .*: nothing was stored at 1 ms"):
-        read_table(store, **since, startingOffsetsByTimestampStrategy="error")
+        read_table(store, **since, **fails)
+    shutil.rmtree(store / "consumequeue")
+    for topics in ({}, {"subscribe": "pair", "failOnDataLoss": False}):
+        assert read_table(store, **topics, startingTimestamp=1) == []
+        for read in (read_table, lambda *store, **given: StreamRun(*store, **given).batch()):
+            with pytest.raises(StoreError, match=r"/store: nothing was stored at 1 ms"):
+                read(store, **topics, **fails, startingTimestamp=1)
 
 
 def pairs_of(rows):
