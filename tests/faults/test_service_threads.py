@@ -19,7 +19,7 @@ from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.threads import ServiceThread
 from support.clock import Clock
 from support.configured_store import open_small
-from support.patience import PATIENCE_S, wait_until
+from support.patience import PATIENCE_S, wait_until, within_time
 from support.ports import free_port
 
 
@@ -45,23 +45,6 @@ class StrangeDisk(Disk):
                 raise UnforeseenError("from the depth")
             self.went_on.set()
         super().fdatasync(descriptor, path)
-
-
-def within_time(call, *arguments):
-    """Return what a call returns or raises, unless it takes for ever."""
-    outcome = []
-
-    def run() -> None:
-        try:
-            outcome.append(call(*arguments))
-        except BaseException as error:  # noqa: BLE001 - judged by the test
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive(), f"{call} hangs"
-    return outcome[0]
 
 
 @pytest.mark.parametrize("writers", [1, 4])

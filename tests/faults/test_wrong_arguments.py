@@ -10,7 +10,6 @@ import enum
 import inspect
 import itertools
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -49,6 +48,7 @@ from rocketstore.rules.topics import is_system
 from rocketstore.storage.opening import LONGEST_ROOT
 from rocketstore.storage.threads import Bell
 from support.clock import Clock
+from support.patience import within_time
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -218,20 +218,9 @@ def services(store: MessageStore) -> Iterator[tuple[str, Row]]:
 
 
 def outcome(call: Callable[..., Any], given: dict[str, Any]) -> BaseException | None:
-    """Return what a call raised; it runs on a thread, so that one that waits for ever is seen."""
-    raised: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            call(**given)
-        except BaseException as error:  # noqa: BLE001 - it is judged below
-            raised.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(30)
-    assert not thread.is_alive(), f"{call} waits for ever with {given}"
-    return raised[0] if raised else None
+    """Return what a call raised."""
+    found = within_time(call, **given)
+    return found if isinstance(found, BaseException) else None
 
 
 def faults_of(name: str, call: Callable[..., Any], good: dict[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The page of requests says what the table of requests does; the guide, what can be set."""
+"""The page of requests says what the tables of requests do; the guide, what can be set."""
 
 import json
 import re
@@ -9,8 +9,8 @@ from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.settings import BrokerSettings
 from rocketstore.nameserver.requests import NameServer
 from rocketstore.remoting.codes import RequestCode
+from rocketstore.remoting.fields import field_rows
 from support.page_tables import table_with
-from unit.nameserver.test_requests_page import cells
 
 PAGE = "reference/requests.md"
 TOLD = {
@@ -26,14 +26,20 @@ OF_4_9 = {
 """The codes of RequestCode of 4.9.8."""
 
 
-def test_the_page_has_every_request_of_a_broker_with_its_fields(desk):
-    page = [tuple(row.values()) for row in table_with(PAGE, "broker code", "name")]
-    rows = desk.table.rows
-    assert page == [
-        (str(int(code)), f"`{row.code.name}`", cells(row.header), cells(row.reply))
-        for code, row in sorted(rows.items())
-    ]
-    assert rows.keys() | NameServer().requests.rows.keys() | TOLD == {*RequestCode, *BrokerRequest}
+def cells(header):
+    rows = () if header is None else field_rows(header)
+    names = [(f"**{row.name}**" if row.is_required else row.name, row.type) for row in rows]
+    return ", ".join(map(" ".join, names)) or "-"
+
+
+def test_the_page_has_every_request_with_its_fields(desk):
+    of_broker, of_name_server = desk.table.rows, NameServer().requests.rows
+    for heading, rows in (("broker code", of_broker), ("code", of_name_server)):
+        assert [tuple(row.values()) for row in table_with(PAGE, heading, "name")] == [
+            (str(int(code)), f"`{row.code.name}`", cells(row.header), cells(row.reply))
+            for code, row in sorted(rows.items())
+        ]
+    assert of_broker.keys() | of_name_server.keys() | TOLD == {*RequestCode, *BrokerRequest}
 
 
 def test_every_code_of_4_9_is_served_or_the_page_says_why_not(desk):

@@ -64,15 +64,15 @@ def copied(store, root):
 
 
 @pytest.fixture(scope="module")
-def written_stretches():
+def written():
     with memory_directory() as directory:
-        yield write_stretches(directory / "store")
+        yield write_stretches(directory / "stretches"), write_in_turn(directory / "in-turn")
 
 
 @pytest.fixture
-def stretches(tmp_path, written_stretches):
+def stretches(tmp_path, written):
     """A hundred topics, each written in one go, of which the last three records are of the tail."""
-    return copied(written_stretches, tmp_path / "store")
+    return copied(written[0], tmp_path / "store")
 
 
 def write_stretches(root):
@@ -96,16 +96,10 @@ def test_one_topic_of_a_hundred_costs_its_stretch(stretches, number):
     assert len(rows) == 40
 
 
-@pytest.fixture(scope="module")
-def written_in_turn():
-    with memory_directory() as directory:
-        yield write_in_turn(directory / "store")
-
-
 @pytest.fixture
-def interleaved(tmp_path, written_in_turn):
+def interleaved(tmp_path, written):
     """A hundred topics in turn, in records of 1 KiB."""
-    return copied(written_in_turn, tmp_path / "store")
+    return copied(written[1], tmp_path / "store")
 
 
 def write_in_turn(root):

@@ -167,21 +167,16 @@ def test_deleted_queues_are_built_again_from_the_first_file_on(tmp_path, clock, 
     assert verify_store(tmp_path, CONFIG, now_ms=clock()).findings == []
 
 
-def test_a_queue_that_lost_its_last_entries_gets_them_back_after_a_clean_stop(
-    tmp_path, clock, offsets
+@pytest.mark.parametrize(("first", "count", "was_clean"), [(60, 40, True), (30, 20, False)])
+def test_a_queue_that_lost_entries_gets_them_back(
+    tmp_path, clock, offsets, first, count, was_clean
 ):
     queue = tmp_path / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
-    overwrite_file(queue, 60 * 20, bytes(40 * 20))
+    overwrite_file(queue, first * 20, bytes(count * 20))
+    if not was_clean:
+        crashed(tmp_path)
     with open_store(tmp_path, clock) as store:
-        assert store.recovery.was_clean
-        assert_all_there(store)
-
-
-def test_a_lost_page_in_a_queue_is_written_again(tmp_path, clock, offsets):
-    queue = tmp_path / "consumequeue" / "Topic1" / "0" / "00000000000000000000"
-    overwrite_file(queue, 30 * 20, bytes(20 * 20))
-    crashed(tmp_path)
-    with open_store(tmp_path, clock) as store:
+        assert store.recovery.was_clean is was_clean
         assert_all_there(store)
 
 
