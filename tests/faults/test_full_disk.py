@@ -109,6 +109,15 @@ def test_a_store_that_has_no_room_to_begin_with_says_so(small_disk):
         assert step_of(5, 0, 1).do(store).status is PutMessageStatus.PUT_OK
 
 
+def test_a_lock_for_which_there_is_no_room_is_named(tmp_path, monkeypatch):
+    def pwrite(*_given: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.raises(StoreFullError, match="cannot write .*/lock: No space left"):
+        MessageStore.open(tmp_path)
+
+
 # --- every single allocation, without a file system ---------------------------------------------
 
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -28,7 +28,7 @@ from rocketstore.at_once import at_once
 from rocketstore.audit.repair_plan import RepairReport, lost_for_broker, plan_repair
 from rocketstore.audit.store_audit import StoreAudit, audit_store, find_kinds, find_layout
 from rocketstore.config import RecoveryPolicy, StoreConfig
-from rocketstore.errors import StoreDamagedError
+from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
@@ -172,13 +172,25 @@ class _Repair:
         self.is_salvage = policy is RecoveryPolicy.SALVAGE
         self.layout, self.sizes = find_layout(path, self.config)
         self.evidence = Evidence(self.layout, self.disk, self.now_ms)
+        self.has_begun = False
 
-    def locked(self) -> StoreLock:
-        """Return the lock of the store."""
-        return StoreLock(self.layout.lock, self.layout.written_directories)
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock of the store; an error after the first change says how to go on."""
+        with StoreLock(self.layout.lock, self.layout.written_directories):
+            try:
+                with system_errors("cannot repair the store"):
+                    yield
+            except StoreError as error:
+                if self.has_begun:
+                    error.hint = "; ".join(
+                        filter(None, (error.hint, "run it again to complete it"))
+                    )
+                raise
 
     def begin(self) -> None:
         """Let an opening after an interrupted repair check and rebuild everything."""
+        self.has_begun = True
         if not self.is_salvage:
             return  # its end depends on what this changes, so the repair has to run again
         mark_in_use(self.layout.abort, self.disk)

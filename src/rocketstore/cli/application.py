@@ -156,7 +156,7 @@ def run(arguments: list[str]) -> int:
         if is_traced:
             traceback.print_exception(error)
         elif isinstance(error, SparkJobError):
-            complain(f"what led to it is in {_kept_traceback(error)}; {TRACEBACK} shows it here")
+            complain(f"what led to it {_kept_traceback(error)}; {TRACEBACK} shows it here")
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         complain("; ".join(filter(None, ("interrupted", str(interrupt)))))
@@ -248,14 +248,17 @@ def _show_parts() -> int:
 
 
 def _kept_traceback(error: BaseException) -> str:
-    """Write the traceback of an error, with workers' stacks, to a file, and return its name."""
+    """Write the traceback of an error, with workers' stacks, to a file, and say where that is."""
     import tempfile
 
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", prefix="rocketstore-", suffix=".log", delete=False
-    ) as file:
-        traceback.print_exception(error, file=file)
-    return file.name
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix="rocketstore-", suffix=".log", delete=False
+        ) as file:
+            traceback.print_exception(error, file=file)
+    except OSError as refused:
+        return f"could not be kept ({system_error(refused)})"
+    return f"is in {file.name}"
 
 
 class _OnStderr(logging.Handler):

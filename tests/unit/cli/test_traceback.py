@@ -37,3 +37,14 @@ def test_traceback_shows_it_at_once(command, capsys, monkeypatch, tmp_path):
     assert run([*command, "--traceback"]) == SparkJobError.exit_code
     assert "ValueError: what a worker ran into" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stack_for_which_there_is_no_place_is_still_one_line(
+    command, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    assert run(command) == SparkJobError.exit_code
+    _, second = capsys.readouterr().err.splitlines()
+    assert "could not be kept (" in second
+    assert "gone" in second
+    assert "--traceback" in second

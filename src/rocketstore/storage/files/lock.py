@@ -125,8 +125,9 @@ class StoreLock:
         descriptor = self._file.fileno()
         _lock(descriptor, path)
         if read_at(descriptor, path, 0, len(LOCK_CONTENT)) != LOCK_CONTENT:
-            os.pwrite(descriptor, LOCK_CONTENT, 0)  # as 4.9 does at every start
-            os.fsync(descriptor)
+            with system_errors(f"cannot write {path}"):
+                os.pwrite(descriptor, LOCK_CONTENT, 0)  # as 4.9 does at every start
+                os.fsync(descriptor)
         _held[:] = [one for one in _held if one[0]()]
         _held.append((weakref.ref(self._file), os.fstat(descriptor)))
 
