@@ -114,7 +114,7 @@ def test_a_lock_for_which_there_is_no_room_is_named(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    with pytest.raises(StoreFullError, match="cannot write .*/lock: No space left"):
+    with pytest.raises(StoreFullError, match=r"cannot write .*/lock: No space left"):
         MessageStore.open(tmp_path)
 
 
