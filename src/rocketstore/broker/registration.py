@@ -1,7 +1,7 @@
 """Name servers are told of this broker: at its start, now and then, and when a topic changes.
 
 Law: what waits for a topic to be known everywhere goes on when every name server has answered, or
-was given up. One that was given up is not waited for again until it answers.
+was given up, or after two seconds. One that was given up is not waited for until it answers.
 
 How derived: BrokerController.registerBrokerAll and BrokerOuterAPI of 4.9.
 """
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from rocketstore.remoting.client import RemotingClient
     from rocketstore.tables.topic_settings import TopicSettings
 
-FIRST_S: Final = 2.0
-"""How long the start of a broker waits for name servers at most; 4.9 waits as for any request."""
+LONGEST_WAIT_S: Final = 2.0
+"""How long the start of a broker, or a client, waits for name servers at most: clients wait three
+seconds. The start of 4.9 waits as for any request, its clients for a connection only."""
 
 UNREGISTER_MS: Final = 1000
 """How long the end of a broker waits for a name server."""
@@ -74,6 +75,7 @@ class Registration:
             go_on()
         else:
             self._waiting.append((self.wanted, go_on))
+            asyncio.get_running_loop().call_later(LONGEST_WAIT_S, self.release, self.wanted)
 
     @property
     def _known(self) -> float:
@@ -110,8 +112,7 @@ class Registration:
         """Return when the broker is known: a client that is told of it now has its routes."""
         is_known = asyncio.Event()
         self.then(is_known.set)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(is_known.wait(), FIRST_S)
+        await is_known.wait()
 
     async def _register(self, address: str) -> None:
         try:

@@ -121,6 +121,18 @@ async def test_a_name_server_that_was_given_up_holds_nobody_up_until_it_answers(
     running.cancel()
 
 
+async def test_a_name_server_that_is_silent_holds_a_client_up_for_two_seconds_at_most(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(registration_module, "LONGEST_WAIT_S", 0.01)
+    registration, _ = made(tmp_path, NameServers(), "there")
+    running = asyncio.create_task(registration.run())
+    went_on = asyncio.Event()
+    registration.then(went_on.set)
+    await went_on.wait()
+    running.cancel()
+
+
 async def test_change_while_it_registers_is_sent_in_the_next_round(tmp_path):
     servers = NameServers()
     registration, _ = made(tmp_path, servers, "there")

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
-from rocketstore.broker.registration import FIRST_S
+from rocketstore.broker.registration import LONGEST_WAIT_S
 from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BrokerSettings, free_port
 from rocketstore.broker.testing import Broker
@@ -279,6 +279,6 @@ def test_a_name_server_that_does_not_answer_holds_the_start_up_for_two_seconds_o
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         with Broker(namesrv_addr=f"127.0.0.1:{silent.getsockname()[1]}") as broker:
-            assert time.monotonic() - began >= FIRST_S == 2.0
+            assert time.monotonic() - began >= LONGEST_WAIT_S == 2.0
             with Wire(broker.address) as wire:
                 assert wire.ask(30, {"topic": "-", "queueId": 0}).code == 0
