@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 
 import pytest
 
@@ -85,6 +86,27 @@ def test_full_disk_refuses_sends_until_there_is_room_and_consumers_go_on(tmp_pat
     assert desk.send("orders", BODY).code == 0
     desk.store.wait_dispatched()
     assert consume_all(desk) == 2
+    desk.close()
+
+
+def test_heartbeat_with_a_group_that_cannot_be_made_keeps_the_client_in_its_other_groups(tmp_path):
+    disk = FaultyDisk(HEALTHY)
+    desk = Desk(tmp_path, small_config(), disk=disk)
+    groups = [{"groupName": name, "subscriptionDataSet": []} for name in ("G", "new")]
+    first, both = (
+        json.dumps({"clientID": "c", "consumerDataSet": some}).encode()
+        for some in (groups[:1], groups)
+    )
+    assert desk.answer(34, body=first).code == 0
+    disk.fails = lambda _call, path, _number: errno.ENOSPC if "config" in str(path) else None
+    desk.clock.now_ms += 119_000
+    assert desk.answer(34, body=both).code == 1
+    desk.clock.now_ms += 2000
+    desk.loop.turn()  # who was silent for too long is gone
+    for group in ("G", "new"):
+        assert desk.answer(38, {"consumerGroup": group}).body == b'{"consumerIdList":["c"]}'
+    disk.fails = HEALTHY
+    assert desk.answer(34, body=both).code == 0
     desk.close()
 
 

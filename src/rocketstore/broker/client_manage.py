@@ -134,11 +134,13 @@ class ClientManage:
         client = Client(
             said.client_id, call.peer, command.language, command.version, self._monotonic()
         )
-        self._topics.meet({one.group_name: one.unit_mode for one in said.consumers})
-        for consumer in said.consumers:
-            self._take_consumer(consumer, client)
-        for producer in said.producers:
-            self._clients.add_producer(producer.group_name, client)
+        try:
+            self._topics.meet({one.group_name: one.unit_mode for one in said.consumers})
+        finally:  # a full disk makes no group, and costs the others nothing
+            for consumer in said.consumers:
+                self._take_consumer(consumer, client)
+            for producer in said.producers:
+                self._clients.add_producer(producer.group_name, client)
         self._loop.post(lambda: self._registration.then(lambda: call.answer(reply())))
         return LATER
 
@@ -184,7 +186,7 @@ class ClientManage:
         self._consuming.note_clients(name, others.GroupClients(ids, counts))
 
     def _tell(self, group: str) -> None:
-        settled = self._topics.group(group)
+        settled = self._topics.known_group(group)
         if settled is None or settled.notify_consumer_ids_changed_enable:
             header = GroupHeader(consumer_group=group)
             for peer in [*self._clients.consumers.get(group, ConsumerGroup()).clients]:

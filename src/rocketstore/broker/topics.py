@@ -178,10 +178,10 @@ class Topics:
 
     def group(self, name: str) -> SubscriptionGroup | None:
         """Return a consumer group, made where that is allowed; None where there is none."""
-        known = self._known_group(name)
+        known = self.known_group(name)
         if known is None:
             self._make_groups([name])
-            known = self._known_group(name)
+            known = self.known_group(name)
         return known
 
     def meet(self, groups: Mapping[str, bool]) -> None:
@@ -192,17 +192,18 @@ class Topics:
         self._make_groups(groups)
         retries = [
             _made(RETRY_PREFIX + one.group_name, one.retry_queue_nums, groups[one.group_name])
-            for one in filter(None, map(self._known_group, groups))
+            for one in filter(None, map(self.known_group, groups))
         ]
         new = [topic for topic in retries if self.get(topic.topic_name) is None]
         if new:
             self.settle(*new)
 
-    def _known_group(self, name: str) -> SubscriptionGroup | None:
+    def known_group(self, name: str) -> SubscriptionGroup | None:
+        """Return a consumer group, None where there is none yet."""
         return self.groups.find(name) or FIRST_GROUPS.get(name)
 
     def _make_groups(self, names: Iterable[str]) -> None:
-        new = [name for name in names if self._known_group(name) is None]
+        new = [name for name in names if self.known_group(name) is None]
         new = [name for name in new if not name_fault(name, "group")]
         if new and self._settings.auto_create_subscription_group:
             self.groups.settle(*(SubscriptionGroup(group_name=name) for name in new))
