@@ -9,13 +9,15 @@ How derived: ClientManageProcessor, ConsumerManageProcessor and DefaultConsumerI
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from rocketstore.broker.clients import NO_FILTER, Client, ConsumerGroup, Subscription
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
-from rocketstore.broker.refused import Refused
+from rocketstore.broker.refused import Refused, failure
 from rocketstore.consuming import others
 from rocketstore.events import get_logger
 from rocketstore.format.metadata_json import decode_body, encode_body
@@ -113,6 +115,7 @@ class ClientManage:
         self._registration = registration
         self._loop = loop
         self._changed: dict[str, None] = {}
+        self._beats: list[tuple[Call, dict[str, bool]]] = []
         self._share_soon = loop.paced(SHARE_S, self._share_again)
         loop.every(SCAN_S, self.scan)
         consuming.members.watch(lambda group: loop.post(lambda: self.notify(group)))
@@ -134,15 +137,31 @@ class ClientManage:
         client = Client(
             said.client_id, call.peer, command.language, command.version, self._monotonic()
         )
-        try:
-            self._topics.meet({one.group_name: one.unit_mode for one in said.consumers})
-        finally:  # a full disk makes no group, and costs the others nothing
-            for consumer in said.consumers:
-                self._take_consumer(consumer, client)
-            for producer in said.producers:
-                self._clients.add_producer(producer.group_name, client)
-        self._loop.post(lambda: self._registration.then(lambda: call.answer(reply())))
+        for consumer in said.consumers:
+            self._take_consumer(consumer, client)
+        for producer in said.producers:
+            self._clients.add_producer(producer.group_name, client)
+        self._beats.append((call, {one.group_name: one.unit_mode for one in said.consumers}))
+        if len(self._beats) == 1:
+            self._loop.post(self._answer_beats)
         return LATER
+
+    def _make_groups(self) -> None:
+        """Make the groups of all heartbeats of a turn, and their topics, by a write a table."""
+        with contextlib.suppress(Exception):  # raised again for each that is to be told
+            self._topics.meet({name: one for _, own in self._beats for name, one in own.items()})
+
+    def _answer_beats(self) -> None:
+        self._make_groups()
+        beats, self._beats = self._beats, []
+        for call, groups in beats:
+            try:
+                self._topics.meet(groups)
+                answer = reply()
+            except Exception as error:  # noqa: BLE001 - a full disk costs other groups nothing
+                answer = failure(error, call)
+            # After the notices of this turn.
+            self._loop.post(partial(self._registration.then, partial(call.answer, answer)))
 
     def _take_consumer(self, said: _ConsumerData, client: Client) -> None:
         name = said.group_name
@@ -166,6 +185,7 @@ class ClientManage:
             self._loop.post(self._share_again)
 
     def _share_again(self) -> None:
+        self._make_groups()
         changed, self._changed = self._changed, {}
         for group in changed:
             ids = self._clients.consumers.get(group, ConsumerGroup()).client_ids

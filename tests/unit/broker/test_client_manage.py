@@ -71,6 +71,22 @@ def test_all_who_come_or_go_in_a_turn_are_one_notice(desk, monkeypatch):
     assert members(desk) == [f"c@{peer.address}" for peer in peers[:5]]
 
 
+def test_groups_that_come_in_a_turn_are_made_by_one_write_of_each_table(desk, monkeypatch):
+    """1,000 that came one after the other kept a busy disk, and all sends, waiting for 39 s."""
+    given: list[Callable[[], object]] = []
+    monkeypatch.setattr(desk.loop, "post", given.append)
+    peers = [Peer(port) for port in range(50)]
+    for peer in peers:
+        beat(desk, peer, group="G" + peer.address.partition(":")[2])
+    while given:
+        given.pop(0)()
+    assert [codes(peer) for peer in peers] == [[40, 0]] * 50
+    assert len(desk.groups.table.subscription_group_table) == 50
+    for table in (desk.groups.table, desk.topics.table.content):
+        assert table.data_version
+        assert table.data_version.counter == 1
+
+
 def test_a_heartbeat_without_news_and_the_question_who_is_there_look_at_no_member(
     desk, monkeypatch
 ):
