@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rocketstore.events import get_logger
 from rocketstore.format.metadata_json import DataVersion, TopicTable
 from rocketstore.nameserver.bodies import BrokerData, ClusterInfo, QueueData, TopicRoute
 from rocketstore.nameserver.headers import RegisterBrokerReply
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from rocketstore.format.registration import RegisterBrokerBody
     from rocketstore.nameserver.headers import BrokerHeader, RegisterBrokerHeader, TopicHeader
+
+_log: Final = get_logger(__name__)
 
 SILENCE_MS: Final = 120_000
 """A broker that is silent for longer is gone (BROKER_CHANNEL_EXPIRED_TIME)."""
@@ -65,6 +68,9 @@ class RouteTable:
                 self._topics.setdefault(one.topic_name, {})[name] = QueueData(
                     name, one.perm, one.read_queue_nums, one.topic_sys_flag, one.write_queue_nums
                 )
+        former = broker.broker_addrs.get(header.broker_id, address)
+        if former != address and former in self._live:
+            _log.warning("broker.replaced", name=name, former=former, address=address)
         broker.broker_addrs[header.broker_id] = address
         filters = body.filter_server_list or []
         self._live[address] = Live(now_ms, version, channel, header.ha_server_addr, filters)

@@ -62,7 +62,9 @@ def test_all_who_come_or_go_in_a_turn_are_one_notice(desk, monkeypatch):
         return [codes(peer) for peer in peers]
 
     peers = [Peer(port) for port in range(50)]
-    for peer in peers:
+    beat(desk, peers[0])
+    assert turn() == [[40, 0]] + [[]] * 49
+    for peer in peers:  # the first has nothing new
         beat(desk, peer)
     assert turn() == [[40, 0]] * 50
     for peer in peers[5:]:

@@ -125,9 +125,13 @@ def test_a_slave_that_goes_leaves_its_master_and_its_queues(routes):
     assert routes.topics() == []
 
 
-def test_a_broker_that_ends_takes_no_successor_along(routes):
+def test_a_broker_that_ends_takes_no_successor_along(routes, caplog):
     """A broker that moves may begin at its new address before it ends at the old one."""
     routes.register(header(address=B), body("T"), "new", 0)
+    routes.register(header(address=B), body("T"), "new", 0)
+    assert [one.split(" next")[0] for one in caplog.messages] == [
+        f"broker.replaced name=a former={A} address={B}"
+    ]
     routes.unregister(header())
     routes.disconnected("channel")
     assert routes.route("T").broker_datas[0].broker_addrs == {0: B}
