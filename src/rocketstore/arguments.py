@@ -47,6 +47,15 @@ def whole_number(name: str, value: Any) -> int:
     return int(index(value))
 
 
+def enter_by_name(known: dict[str, Any], made: object, kind: type, argument: str) -> None:
+    """Enter what a maker made; `ArgumentError` where it is not of a kind or has no free name."""
+    name = getattr(made, "name", "")
+    if not isinstance(made, kind) or not name or name in known:
+        expected = f"makers of a {kind.__name__} each, with a `name` of its own"
+        raise ArgumentError(argument, expected=expected, found=made, call="MessageStore.open")
+    known[name] = made
+
+
 def _is_number(value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and value == value  # noqa: PLR0124 - no NaN
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from rocketstore import MessageStore, PutMessageStatus, Service
+from rocketstore import ArgumentError, MessageStore, PutMessageStatus, Service
 from rocketstore.format.host import encode_host
 from rocketstore.native.log_end import Record
 from support.repository import ROOT
@@ -87,6 +87,42 @@ def test_an_interrupt_while_a_service_stops_ends_the_store_all_the_same(tmp_path
     with pytest.raises(KeyboardInterrupt):
         store.close()
     assert [event[:2] for event in events[2:]] == [("stop", "second"), ("stop", "first")]
+    MessageStore.open(tmp_path, CONFIG).close()
+
+
+@pytest.mark.parametrize("what", ["stop", "finish"])
+def test_a_broken_service_does_not_keep_the_store_open(tmp_path, what):
+    events = []
+    store = open_with(events, tmp_path)
+    setattr(store.attached["second"], what, lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        store.close()
+    assert ("stop", "first") in {event[:2] for event in events}
+    assert not (tmp_path / "abort").exists()
+    MessageStore.open(tmp_path, CONFIG).close()
+
+
+class Nameless(Service):
+    def __init__(self, *_store):
+        pass
+
+
+class Delays(Nameless):
+    name = "delays"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        ({"services": [Nameless]}, "services: expected makers of a Service each, with a `name`"),
+        ({"services": [Delays]}, "services: expected makers of a Service each, with a `name`"),
+        ({"services": [lambda _: 3]}, r"of its own, found 3 \(int\)"),
+        ({"kinds": [Delays]}, "kinds: expected makers of a TopicKind each"),
+    ],
+)
+def test_what_is_no_service_or_kind_with_a_name_of_its_own_is_refused(tmp_path, wrong, found):
+    with pytest.raises(ArgumentError, match=found):
+        MessageStore.open(tmp_path, CONFIG, **wrong)
     MessageStore.open(tmp_path, CONFIG).close()
 
 

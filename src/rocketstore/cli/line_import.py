@@ -7,6 +7,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rocketstore.cli.options import must_exist
 from rocketstore.cli.wording import STANDARD_INPUT
 from rocketstore.errors import ConfigError, RefusedMessageError, StoreError
 from rocketstore.message import Message
@@ -132,8 +133,7 @@ def check_input(path: Path) -> None:
         return
     if path.is_dir():
         raise StoreError(f"{path} is a directory", hint="name text files in it")
-    if not path.exists():
-        raise StoreError(f"{path}: there is no such file")
+    must_exist(path, "file")
 
 
 @contextmanager

@@ -158,15 +158,16 @@ AsOfOption = Annotated[
 ]
 
 
-def must_exist(directory: Path | str, *, hint: str | None = None) -> None:
-    """Refuse a missing directory before anything else is done; a URI is not checked."""
-    is_there = Path(directory).exists()
-    if isinstance(directory, str):
+def must_exist(place: Path | str, what: str = "directory", *, hint: str | None = None) -> None:
+    """Refuse what is missing before anything else is done; a URI is not checked."""
+    if isinstance(place, str):
         from rocketstore.places.location import is_remote, local_path
 
-        is_there = is_remote(directory) or Path(local_path(directory)).exists()
-    if not is_there:
-        raise StoreError(f"{directory}: there is no such directory", hint=hint)
+        if is_remote(place):
+            return
+        place = Path(local_path(place))
+    if not place.exists():  # whoever started this in another directory sees which one it is
+        raise StoreError(f"{place.absolute()}: there is no such {what}", hint=hint)
 
 
 @Parameter(name="*")
@@ -227,8 +228,8 @@ class StoreSettings:
         """
         from rocketstore.config import load_config
 
-        if self.config is not None and not self.config.exists():
-            raise StoreError(f"{self.config}: there is no such file")
+        if self.config is not None:
+            must_exist(self.config, "file")
         loaded = load_config(broker_conf=self.config, overrides=self.set_, others=others)
         for warning in loaded.warnings:
             complain(warning)

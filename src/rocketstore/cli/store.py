@@ -137,7 +137,10 @@ def scan(
 
 @app.command
 def verify(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> int:
-    """Check every structure against the CommitLog; writes nothing, works beside a writer."""
+    """Check every structure against the CommitLog; writes nothing, works beside a writer.
+
+    Exits 0 when nothing is wrong, 1 for findings, 3 where a file cannot be read, 4 for damage.
+    """
     from rocketstore.audit.verify import verify_store
     from rocketstore.cli.findings import print_verification
 
@@ -187,6 +190,10 @@ def repair(
     options: CommandOptions = DEFAULTS,
 ) -> int:
     """Repair a store that no process writes.
+
+    Queues and index agree with the CommitLog afterwards. What is cut, replaced or moved is kept
+    below repair/ in the store. Exits 0 if there was nothing to do, 1 if no damage is left, and 4 if
+    some is: messages or a table are lost, and it says which.
 
     Parameters
     ----------

@@ -3,6 +3,8 @@
 It is the table of docs/reference/spark-options.md; `options` takes texts by it.
 """
 
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from rocketstore.pipeline.columns import RECORD_TABLES, TABLES
@@ -105,3 +107,26 @@ _ROWS: Final = (  # the page's table; names are matched without regard to case, 
     ("maxMessageSize", _SINK, "4 MiB", "largest body in bytes"),
 )  # fmt: skip
 OPTIONS: Final = tuple(map(SparkOption._make, _ROWS))
+
+
+def nearest(key: str, known: Mapping[str, str]) -> list[str]:
+    """Return the known option whose name is most like a key, if any is."""
+    return [known[one] for one in difflib.get_close_matches(key.lower(), known, n=1)]
+
+
+def of_kafka(key: str, given: Iterable[str], known: Mapping[str, str]) -> str:
+    """Return what to do with an option that only a Kafka client has, and all such; else nothing."""
+    starts = tuple(one.lower() for one in OF_KAFKA)
+    theirs = {one for one in given if one.lower().startswith(starts) and one.lower() not in known}
+    theirs = {one for one in theirs if nearest(one, known) != [SERVERS]}  # misspelt
+    if key not in theirs:
+        return ""
+    hint = (
+        f"leave out {', '.join(others)} too"
+        if (others := sorted(theirs - {key}))
+        else "leave it out"
+    )
+    hint += ": a store is files, and has no such settings"
+    if "perpart" in str(theirs).lower() and "maxSplitBytes" in known.values():
+        hint += "; how much a task reads is maxSplitBytes"
+    return hint

@@ -9,7 +9,6 @@ Law: no option is ever ignored. One that is not in the table, or means nothing w
 an error that names it. Nothing here looks at a store, except whether a path with commas exists.
 """
 
-import difflib
 import os
 import re
 import warnings
@@ -17,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import (
@@ -40,6 +39,8 @@ from rocketstore.pipeline.option_table import (
     STRATEGY,
     STREAM,
     TIME_STARTS,
+    nearest,
+    of_kafka,
 )
 from rocketstore.places.location import is_remote, local_path, refuse_secrets
 from rocketstore.units import MiB, QueueKey
@@ -57,6 +58,7 @@ _TIME_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 8
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64_MAX: Final = 2**63 - 1
 
+_Texts: TypeAlias = Mapping[str, str]
 T = TypeVar("T")
 Unit = TypeVar("Unit", int, float)
 
@@ -79,7 +81,7 @@ class GivenOptions(dict[str, str]):
             if key.lower() in SPARKS_OWN:
                 continue
             if key.lower() not in known:
-                raise _not_known(key, value, uses, known)
+                raise _not_known(key, given, uses, known)
             if "\0" in value:
                 raise refused(known[key.lower()], value, "has U+0000 in it")
             self[known[key.lower()]] = value
@@ -192,25 +194,23 @@ def refused(name: str, value: str, what: str, hint: str | None = None) -> Config
     return ConfigError(said, key=name, value=value, hint=hint)
 
 
-def _not_known(key: str, value: str, uses: frozenset[str], known: Mapping[str, str]) -> ConfigError:
+def _not_known(key: str, given: _Texts, uses: frozenset[str], known: _Texts) -> ConfigError:
     if elsewhere := [one for one in OPTIONS if one.name.lower() == key.lower()]:
         its = set().union(*(one.uses for one in elsewhere))
         kind = "".join(uses) if len(uses) == 1 else ""
         place = {SINK: "a sink", STREAM: "a stream", "": "a read"}.get(kind, f"table {kind}")
-        what, hint = f"does not apply to {place}", f"it belongs to {', '.join(sorted(its))}"
+        what, then = f"does not apply to {place}", f"it belongs to {', '.join(sorted(its))}"
         if its == {STREAM} and SINK not in uses:
-            what, hint = "applies to streams only", "read with spark.readStream"
-        return refused(elsewhere[0].name, value, what, hint)
-    near = [known[one] for one in difflib.get_close_matches(key.lower(), known, n=1)]
-    of_kafka = [one for one in OF_KAFKA if key.lower().startswith(one.lower())]
-    if of_kafka and near != [SERVERS]:
-        hint = "leave it out: a store is files, and has no such settings"
-        if "PerPart" in of_kafka[0] and "maxSplitBytes" in known.values():
-            hint += "; how much a task reads is maxSplitBytes"
-        return refused(max(*of_kafka, key, key=len), value, "belongs to a Kafka client", hint)
+            what, then = "applies to streams only", "read with spark.readStream"
+        return refused(elsewhere[0].name, given[key], what, then)
+
+    near = nearest(key, known)
+    if hint := of_kafka(key, given, known):
+        name = next((one for one in OF_KAFKA if one.lower() == key.lower()), key)
+        return refused(name, given[key], "belongs to a Kafka client", hint)
     hint = f"did you mean {near[0]}? All" if near else "all"
     hint += " are in docs/reference/spark-options.md; Spark lowers their case"
-    return refused(key, value, "is unknown", hint)
+    return refused(key, given[key], "is unknown", hint)
 
 
 def decoded(key: str, text: str, kind: type[T], what: str, hint: str | None = None) -> T:

@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from rocketstore.arguments import enter_by_name
 from rocketstore.errors import FlushFailedError, RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.locks import OwnedLock
+from rocketstore.storage.attached import Service
 from rocketstore.storage.checkpoint import QueueFlusher
 from rocketstore.storage.dispatch.dispatch_service import DispatchService
 from rocketstore.storage.files.disk import system_errors
@@ -103,7 +105,7 @@ class StoreWorkers:
         """Make services, each of which finds those before it."""
         for make in services:
             if (service := make(store)) is not None:
-                self.attached[service.name] = service
+                enter_by_name(self.attached, service, Service, "services")
 
     def start(self) -> None:
         """Start the threads, and then the services; after a failure the caller stops them."""
@@ -167,16 +169,16 @@ class StoreWorkers:
     def stop(self) -> None:
         """Stop everything and flush, once; remove the marker ``abort`` if all is well.
 
-        `FlushFailedError` says that the log is not wholly on the disk; all threads have stopped.
-        After any other `StoreError` buffers hold what could not be committed, and nothing stopped.
+        `FlushFailedError` says that the log is not wholly on the disk; all threads have stopped, as
+        they have after the error of a broken service, which comes last. After any other
+        `StoreError` buffers hold what could not be committed, and nothing stopped.
         """
         if not self.is_stopped:
             self._stop()
 
     def _stop(self) -> None:
         self.dispatch.thread.refuse_itself()
-        for service in reversed(self.attached.values()):
-            service.stop()
+        broken = self._tell_services("stop")
         self.writer.stop()
         # A put that is in the log's lock ends first.
         self._parts.log.settle()
@@ -193,7 +195,7 @@ class StoreWorkers:
             self.flusher.close()
         except FlushFailedError as error:
             failure = error
-        self._finish_services()
+        broken = self._tell_services("finish") or broken
         if self.dispatch.thread.is_running:
             self._wait_for_dispatch()
         self.dispatch.stop()
@@ -205,12 +207,20 @@ class StoreWorkers:
             why = self._take_marker_away()
         if why:
             _log.warning("store.abort_stays", root=str(self._parts.layout.root), reason=why)
-        if failure is not None:
-            raise failure
+        if (worst := failure or broken) is not None:
+            raise worst
 
-    def _finish_services(self) -> None:
+    def _tell_services(self, what: str) -> Exception | None:
+        """Have all stop or finish; return the error of one that is broken: the others end too."""
+        broken = None
         for service in reversed(self.attached.values()):
-            service.finish()
+            try:
+                getattr(service, what)()
+            except RocketStoreError:  # its thread works on, or calls this: nothing may end yet
+                raise
+            except Exception as error:  # noqa: BLE001 - code from outside of the package
+                broken = error
+        return broken
 
     def _take_marker_away(self) -> str:
         """Mark the store as ended in order; return why not, if that fails."""

@@ -318,7 +318,8 @@ def test_a_path_that_is_not_there_exits_3_with_one_line(command, tmp_path, capsy
 
 def test_a_broker_conf_that_is_not_there_exits_3(store, capsys):
     assert run(["store", "info", str(store), "--config", "missing.conf"]) == 3
-    assert capsys.readouterr().err == "rocketstore: missing.conf: there is no such file\n"
+    where = Path.cwd() / "missing.conf"
+    assert capsys.readouterr().err == f"rocketstore: {where}: there is no such file\n"
 
 
 # --- times --------------------------------------------------------------------------------------

@@ -226,6 +226,15 @@ def test_what_only_a_kafka_client_has_is_refused_by_its_own_name_with_what_to_do
         assert "did you mean" not in str(caught.value)
 
 
+def test_the_first_option_of_a_kafka_client_that_is_refused_names_all_others():
+    given = {"kafka.group.id": "g", "kafka.acks": "1", "fetchOffset.numRetries": "3"}
+    for servers in (SERVERS, "kafka.bootstrap.server"):
+        with pytest.raises(ConfigError) as caught:
+            GivenOptions(given | {servers: "data/store"}, frozenset({STREAM}))
+        assert "option kafka.group.id belongs to" in str(caught.value)
+        assert "; leave out fetchOffset.numRetries, kafka.acks too: a store" in str(caught.value)
+
+
 def test_a_name_that_is_like_no_other_has_no_nearest_one():
     for given in ({"key.deserializer": "x"}, {"nonsense": "x"}):
         assert "; all are in docs/reference/spark-options.md" in str(refused(**given))

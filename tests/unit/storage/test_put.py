@@ -37,6 +37,7 @@ from support.said import capture_logs
 OK = PutMessageStatus.PUT_OK
 ILLEGAL = PutMessageStatus.MESSAGE_ILLEGAL
 UNAVAILABLE = PutMessageStatus.SERVICE_NOT_AVAILABLE
+CLOSED = "the store was closed, and has to be opened again"
 TOPIC = "TopicTest"
 
 
@@ -531,10 +532,8 @@ def test_refusals_by_a_closed_store_are_logged_as_rarely_as_others(store):
     store.close()
     with capture_logs() as logs:
         details = {store.put(Message(topic=TOPIC, body=b"x")).detail for _ in range(3)}
-    assert details == {"the store was closed"}
-    assert [(log["event"], log["reason"]) for log in logs] == [
-        ("put.refused", "the store was closed")
-    ]
+    assert details == {CLOSED}
+    assert [(log["event"], log["reason"]) for log in logs] == [("put.refused", CLOSED)]
 
 
 def test_refusals_are_logged_once_in_50_000_and_counted_again_when_puts_are_taken(
@@ -733,7 +732,7 @@ def test_of_several_reasons_against_puts_the_first_is_named(tmp_path):
     with open_small(tmp_path / "store", broker_role=BrokerRole.SLAVE) as store:
         store.running_flags.set(RunningFlag.DISK_FULL, "the disk is full")
         assert "SLAVE" in store.put(Message(topic=TOPIC, body=b"x")).detail
-    assert store.put(Message(topic=TOPIC, body=b"x")).detail == "the store was closed"
+    assert store.put(Message(topic=TOPIC, body=b"x")).detail == CLOSED
 
 
 # --- prepared messages, waiting -------------------------------------------------------------------

@@ -402,7 +402,7 @@ class StoreWriter:
         if is_on_disk:
             self.flusher.raise_failure()
         if self._is_closed:
-            raise self._unavailable("the store was closed")
+            raise self._unavailable("the store was closed, and has to be opened again")
         if self.is_slave:
             raise self._unavailable("brokerRole is SLAVE: messages come from its master only")
         if not is_on_disk:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from rocketstore.arguments import enter_by_name
 from rocketstore.errors import FormatError
 from rocketstore.events import get_logger
 from rocketstore.format.metadata_json import QUEUE_TYPE, TOPICS_FILE
@@ -165,7 +166,9 @@ class TopicKinds(dict[str, TopicKind]):
     def __init__(self, known: Iterable[TopicKind] = (), *, learns: bool = False) -> None:
         super().__init__()
         self.learns = learns
-        self.known = {kind.name: kind for kind in known}
+        self.known: dict[str, TopicKind] = {}
+        for kind in known:
+            enter_by_name(self.known, kind, TopicKind, "kinds")
 
     def of(self, name: str) -> frozenset[str]:
         """Return the topics of one kind."""
