@@ -15,6 +15,7 @@ from typing import Final
 
 from rocketstore.errors import RemotingError
 from rocketstore.format.host import address_text
+from rocketstore.locks import begin
 
 _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 """What a machine without IPv6, or without IPv4, says of an address of that kind."""
@@ -53,7 +54,7 @@ def looked_up(host: str) -> Future[list[tuple[int, str]]]:
                 found.set_exception(error)
 
     try:
-        threading.Thread(target=look, name="rocketstore-lookup", daemon=True).start()
+        begin(threading.Thread(target=look, name="rocketstore-lookup", daemon=True))
     except RuntimeError as error:  # no thread
         found.set_exception(OSError(errno.EAGAIN, str(error)))
     return found

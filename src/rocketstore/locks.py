@@ -1,4 +1,4 @@
-"""`Lock`: one for ``with`` blocks, which no interrupt leaves taken.
+"""`Lock`: one for ``with`` blocks, which no interrupt leaves taken. `begin` starts threads so.
 
 Up to 3.13 CPython runs no signal handler between a lock's ``__enter__`` and its block, and a plain
 lock will do. 3.14 does, and what a handler raises there passes by ``__exit__``. After a call of
@@ -61,3 +61,33 @@ if sys.version_info < (3, 14):
     Lock = threading.Lock
 else:
     Lock = OwnedLock
+
+
+def begin(thread: threading.Thread) -> None:
+    """Start a thread on another one, where no signal handler runs; raises what its start does.
+
+    What a handler raises inside ``Thread.start`` may leave a lock taken for which the new thread
+    waits for ever, and so does the end of Python; or it becomes a RuntimeError, as if there were
+    no threads left.
+    """
+    ended, begun, outcome = threading.Lock(), list[int](), list[BaseException | None]()
+    ended.acquire()
+
+    def start() -> None:
+        try:
+            thread.start()
+            outcome.append(None)
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            outcome.append(error)
+        ended.release()
+
+    try:
+        # Without a bytecode between the start and the note of it, in which an interrupt could come.
+        begun.extend(map(_thread.start_new_thread, [start], [()]))
+        while not outcome:
+            ended.acquire()
+    finally:
+        while begun and not outcome:  # after an interrupt, so that the thread can be joined
+            ended.acquire()
+    if outcome[0] is not None:
+        raise outcome[0]

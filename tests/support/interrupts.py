@@ -11,6 +11,7 @@ import ctypes
 import faulthandler
 import signal
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,7 +42,7 @@ class InterruptAt:
     """Runs operations with an interrupt at their n-th line; for the main thread."""
 
     def __init__(self, part: str = "storage") -> None:
-        self._root = str(_PACKAGE / part), str(_PACKAGE / "at_once.py")  # which any part may call
+        self._root = (str(_PACKAGE / part), str(_PACKAGE / "at_once.py"), threading.__file__)
         self._lines_left = -1
         self._more = self._apart = 0
         self._trips = _tripping()

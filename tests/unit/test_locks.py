@@ -1,6 +1,8 @@
 """The lock of the store's blocks: no exception out of a signal handler leaves it taken."""
 
 import ctypes
+import itertools
+import re
 import signal
 import threading
 from collections import defaultdict
@@ -8,7 +10,12 @@ from collections import defaultdict
 import pytest
 
 from rocketstore.errors import StoreError
-from rocketstore.locks import Lock, OwnedLock
+from rocketstore.locks import Lock, OwnedLock, begin
+from support.interrupts import InterruptAt, watchdog
+from support.patience import PATIENCE_S
+from support.repository import ROOT
+
+__all__ = ["watchdog"]
 
 KINDS = sorted({Lock, OwnedLock}, key=str)
 
@@ -125,3 +132,24 @@ def test_another_thread_waits_for_the_end_of_the_block(kind):
         seen.append("block")
     thread.join()
     assert seen == ["block", "other"]
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_an_interrupt_at_any_line_of_a_start_is_raised_and_leaves_no_thread():
+    """Nor one that waits for a lock of ``Thread.start``, or that Python takes for a started one."""
+    for lines in itertools.count(1):
+        before, thread = set(threading.enumerate()), threading.Thread(target=int)
+        if not InterruptAt("locks.py").run(lines, lambda thread=thread: begin(thread)):
+            break
+        if thread.ident is not None:
+            thread.join(PATIENCE_S)
+        assert set(threading.enumerate()) <= before
+    assert lines > 5
+
+
+def test_no_thread_is_started_or_waited_for_in_another_way():
+    """By a lock of Python's, on a thread where a signal handler may run."""
+    other = re.compile(r"threading\.(?:Event|Condition)\(|ThreadPoolExecutor\(")
+    found = {path.name for path in (ROOT / "src").rglob("*.py") if other.search(path.read_text())}
+    # Of a broker's own thread; of a future as Python makes it; of Spark, which has more of them.
+    assert found == {"loop.py", "async_puts.py", "java_parts.py"}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.addresses import listening_host
@@ -34,7 +33,7 @@ from rocketstore.remoting.requests import reply_header, request
 from rocketstore.remoting.server import RemotingServer
 from rocketstore.storage.attached import Service
 from rocketstore.storage.files.disk import system_errors
-from rocketstore.storage.threads import ServiceThread
+from rocketstore.storage.threads import ServiceThread, StopSign
 from rocketstore.tables.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class BrokerService(Service):
         self._thread = ServiceThread(
             "rocketstore-broker", self._run, self._wake, ends_by_errors=True
         )
-        self._started = threading.Event()
+        self._started = StopSign()
         self._failure: BaseException | None = None
         self._kept: list[RemotingServer | RemotingClient] = []
         self._running: _Running | None = None

@@ -23,9 +23,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     # No command multiplies matrices: the threads that NumPy makes for that only wait, by turning
     # round for some 20 ms of a core. Spark's workers get the variable too.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    with _ended_by_interrupt():  # it takes the time in which a user thinks again
-        from rocketstore.cli import application
-    application.main(arguments)
+    try:
+        with _ended_by_interrupt():  # it takes the time in which a user thinks again
+            from rocketstore.cli import application
+        application.main(arguments)
+    except KeyboardInterrupt:  # before the command began, or after its end
+        _end()
 
 
 @contextmanager

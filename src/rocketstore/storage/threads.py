@@ -24,6 +24,7 @@ from rocketstore.errors import (
     UnsupportedEnvironmentError,
 )
 from rocketstore.events import get_logger
+from rocketstore.locks import begin
 from rocketstore.units import monotonic_ms
 
 JOIN_TIMEOUT_S: Final = 60.0
@@ -194,7 +195,7 @@ class ServiceThread:
         # Known before it starts: an interrupt may come once it has.
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         try:
-            self._thread.start()
+            begin(self._thread)
         except RuntimeError as error:
             self._thread = None
             raise SystemRefusedError(

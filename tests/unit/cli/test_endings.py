@@ -63,6 +63,18 @@ runpy.run_module({door!r}, run_name="__main__")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "rocketstore: interrupted\n")
 
 
+@pytest.mark.parametrize("late", ["gc.disable", "sys.exit"])
+def test_nor_does_one_before_the_command_begins_or_after_its_end_show_a_traceback(late):
+    code = f"""
+import gc, signal, sys
+from rocketstore.cli import main
+{late} = lambda *_: signal.raise_signal(signal.SIGINT)
+main(["--version"])
+"""
+    done = run_python("-c", code)
+    assert (done.returncode, done.stderr) == (130, "rocketstore: interrupted\n")
+
+
 @pytest.mark.parametrize(
     "command", ["audit {store}", "archive {store} {out}", "rebuild {store}", "report {store}",
                 "restore {archive} {out}"],

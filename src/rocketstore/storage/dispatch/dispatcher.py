@@ -15,9 +15,9 @@ How derived: ReputMessageService of 4.9 and what it calls (spec B11, B12, B15.1)
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Container, Generator, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import cycle, takewhile
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE
-from rocketstore.locks import Lock
+from rocketstore.locks import Lock, begin
 from rocketstore.native.dispatch import RowDispatch
 from rocketstore.native.row import CallsFor, Int64Array
 from rocketstore.rules.expectation import delay_array
@@ -119,20 +119,21 @@ def walked_ahead(
     """
     matrices = [new_columns(AHEAD_RECORDS) for _ in range(AHEAD_BATCHES)]
     free: SimpleQueue[bool] = SimpleQueue()
-    walked: SimpleQueue[WalkedBatch | None] = SimpleQueue()
+    walked: SimpleQueue[WalkedBatch | BaseException | None] = SimpleQueue()
 
     def walk() -> None:
         taken = takewhile(lambda _: free.get(), cycle(matrices))
         try:
             for batch in walk_batches(file, start, stop, taken, check_crc=check_crc):
                 walked.put(batch)
-        finally:
             walked.put(None)
+        except BaseException as error:  # noqa: BLE001 - raised where its batch is taken
+            walked.put(error)
 
-    walker = ThreadPoolExecutor(1, "rocketstore-walk")
+    walker = threading.Thread(target=walk, name="rocketstore-walk", daemon=True)
     try:
         try:
-            ended = walker.submit(walk)
+            begin(walker)
         except RuntimeError:  # the process may have no more threads: then this one walks
             yield from walk_batches(file, start, stop, cycle(matrices), check_crc=check_crc)
             return
@@ -140,12 +141,14 @@ def walked_ahead(
             matrix.fill(0)  # its memory is fetched here, while the thread starts or walks
             free.put(item=True)
         while (batch := walked.get()) is not None:
+            if isinstance(batch, BaseException):
+                raise batch
             yield batch
             free.put(item=True)
-        ended.result()
     finally:
         free.put(item=False)
-        walker.shutdown()
+        with suppress(RuntimeError):  # it was not started
+            walker.join()
 
 
 # --- who waits and listens ----------------------------------------------------------------------

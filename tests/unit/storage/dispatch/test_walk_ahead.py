@@ -136,7 +136,7 @@ def test_no_thread_is_started_again_right_after_a_break(tmp_path, monkeypatch):
     parts.dispatcher.dispatch_range(0, parts.end, check_crc=True)
     assert len(parts.dispatcher.stepped_over) == 60
     assert len([entry for entry in parts.entries() if entry != tuple(FILLER)]) == 240
-    assert started == ["rocketstore-walk_0"] * 2
+    assert started == ["rocketstore-walk"] * 2
 
 
 # --- nothing left behind --------------------------------------------------------------------------
