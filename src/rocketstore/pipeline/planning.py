@@ -188,8 +188,8 @@ def _within_queues(
     if is_to_end or not options.fail_on_data_loss:
         dispatched = log.dispatched()
         tail = [ByteRange(dispatched, log.end)]
-    found = side_by_side(store.location, lambda one: log.span(*one), wanted.items())
-    spans = [span for span in found if span is not None]
+    with side_by_side(store.location, len(wanted)) as mapped:
+        spans = [one for one in mapped(log.span, wanted, wanted.values()) if one is not None]
     # With fewer entries than records, or with many queues, a task has to scan.
     is_scanned = len(chosen) > MANY_QUEUES or any(span.start < log.start for span in spans)
     said: dict[str, Any] = {"queues": () if is_scanned else tuple(chosen), "dispatched": dispatched}
@@ -222,8 +222,9 @@ class _Log:
             if (found := last_dispatched(self.store, one, self.end)) is not None:
                 return found
         listed = list_queues(self.store.location)
-        ends = side_by_side(self.store.location, self._last_record, listed)
-        return max((end for end in ends if end is not None), default=self.start)
+        with side_by_side(self.store.location, len(listed)) as mapped:
+            ends = mapped(self._last_record, listed)
+            return max((end for end in ends if end is not None), default=self.start)
 
     def _last_record(self, key: QueueKey) -> int | None:
         """Return where the record of a queue's last entry starts; None where none does."""
@@ -306,14 +307,15 @@ def in_time(
     def look(numbers: Iterable[int]) -> range:
         places = [number for number in numbers if number not in times]
         files = [segments[number] for number in places]
-        found = side_by_side(store.location, partial(store_timestamp_ms, store.location), files)
+        found = mapped(partial(store_timestamp_ms, store.location), files)
         times.update((at, time) for at, time in zip(places, found, strict=True) if time is not None)
         return _between(times, len(segments), low, high)
 
     # In a long log some files are looked at, in equal steps, and then both ends of what they leave.
-    kept = look([*range(0, len(segments), step), len(segments) - 1])
-    if step > 1:
-        kept = look([*kept[:step], *kept[-step:]])
+    with side_by_side(store.location, len(segments)) as mapped:
+        kept = look([*range(0, len(segments), step), len(segments) - 1])
+        if step > 1:
+            kept = look([*kept[:step], *kept[-step:]])
     return list(segments[kept.start : kept.stop])
 
 

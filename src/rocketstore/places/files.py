@@ -15,11 +15,12 @@ import functools
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-from rocketstore.at_once import R, T, at_once, spread
+from rocketstore.at_once import at_once
 from rocketstore.errors import StoreError
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.refusals import is_never_listed
@@ -65,12 +66,14 @@ def offset_files(entries: Iterable[FileEntry]) -> list[StoreFile]:
     return sorted(found, key=lambda one: (one.base, one.path))
 
 
-def side_by_side(location: str, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Return what `work` makes of each item; many are done at once if it pays."""
-    items = list(items)
-    if len(items) < REQUESTS and not is_remote(location):
-        return [work(one) for one in items]  # done before the threads are there
-    return list(spread(work, items, most=REQUESTS))
+@contextlib.contextmanager
+def side_by_side(location: str, count: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """Yield a `map` over some values, which runs calls side by side if it pays."""
+    if count < REQUESTS and not is_remote(location):
+        yield map  # done before the threads are there
+        return
+    with ThreadPoolExecutor(REQUESTS, thread_name_prefix="rocketstore-read") as pool:
+        yield pool.map
 
 
 def files_at(location: str) -> tuple[Files, str]:

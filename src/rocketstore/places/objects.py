@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.at_once import spread
 from rocketstore.errors import StoreError
 from rocketstore.places.files import REQUESTS, ArrowFiles, files_at
 from rocketstore.units import MiB
@@ -67,7 +67,8 @@ class ObjectStore:
             with self._plain_errors(pair[1], "written"):
                 self._system.move(*pair)
 
-        list(spread(move, list(pairs), most=REQUESTS))
+        with ThreadPoolExecutor(REQUESTS, thread_name_prefix="rocketstore-move") as pool:
+            list(pool.map(move, pairs))
 
     def remove_tree(self, path: str) -> None:
         """Remove all objects below a path, if there are any."""

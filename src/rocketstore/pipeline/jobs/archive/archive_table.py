@@ -270,7 +270,8 @@ class Archive:
             for one in pa.table(self.extents.get_add_actions(flatten=True)).to_pylist()
             if not run or (one.get("min.run") or 0) <= run <= (one.get("max.run") or run)
         ]
-        return [row for rows in side_by_side(self.location, read, paths) for row in rows]
+        with side_by_side(self.location, len(paths)) as mapped:
+            return [row for rows in mapped(read, paths) for row in rows]
 
     def commit(
         self, name: str, broker: str, marks: Mapping[str, int], files: Sequence[WrittenFile]
