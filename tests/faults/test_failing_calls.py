@@ -148,6 +148,8 @@ class Life:
         labels = [Label(RUN, 0, self.step, part) for part in range(len(step.messages))]
         self.tried.update(labels)
         result = self.guarded(step.do, store)
+        # A put says by its status what the system refused.
+        assert not isinstance(result, RocketStoreError) or isinstance(result, FlushFailedError)
         if isinstance(result, BaseException) or result.status is not PutMessageStatus.PUT_OK:
             return
         for part, offset in enumerate(result.record_offsets):

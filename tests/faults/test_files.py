@@ -21,6 +21,7 @@ from rocketstore import (
     verify_store,
 )
 from rocketstore.rules.findings import Finding, Severity
+from support.audit_runs import audited
 from support.fault_workload import (
     INDEX_ITEMS,
     INDEX_SLOTS,
@@ -35,6 +36,7 @@ from support.fault_workload import (
     tried_by,
 )
 from support.reading import all_messages
+from support.rebuild_runs import rebuilt_here
 from support.store_oracle import read_log
 
 NOW_MS = 1_700_000_000_000
@@ -542,9 +544,12 @@ def test_a_setting_that_is_wrong_for_a_whole_log_is_refused_and_no_file_is(store
     """A repair by it would move away, or cut, most of a log that has no fault."""
     config = msgspec.structs.replace(CONFIG, mapped_file_size_commit_log=size)
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
-    for judge in (verify_store, repair_store, functools.partial(repair_store, dry_run=True)):
+    dry_run = functools.partial(repair_store, dry_run=True)
+    reading = functools.partial(MessageStore.open, read_only=True)
+    doors = (verify_store, repair_store, dry_run, opened, reading, audited, rebuilt_here)
+    for judge in doors:
         with pytest.raises(ConfigError, match=f"mappedFileSizeCommitLog is {size}, but .* unset"):
-            judge(store, config, now_ms=NOW_MS)
+            judge(store, config=config)
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
 
 

@@ -29,7 +29,7 @@ from rocketstore.config import (
     parse_delay_levels,
     resolve_sizes,
 )
-from rocketstore.config.files import observed_in, refuse_other_size
+from rocketstore.config.files import observed_in
 from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM, IndexLayout
@@ -84,7 +84,6 @@ def find_layout(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSize
     queues = [top / key.topic / str(key.queue_id) for key in listed_queues(top)]
     index = listed_index_files(layout.index, []).items()
     log = file_lengths(layout.log_directories)
-    refuse_other_size(config, log)
     return layout, resolve_sizes(config, observed_in(config, log, file_lengths(queues), index))
 
 

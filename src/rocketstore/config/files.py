@@ -108,7 +108,9 @@ def observed_in(
     """Return what the files of a store, with their lengths, show of what is not set.
 
     What is set is not compared with them: to an audit a file of another length is a finding.
+    `ConfigError` where all files of the log are of another length.
     """
+    refuse_other_size(config, log := dict(log).items())
     has_layout = config.max_hash_slot_num is not None and config.max_index_num is not None
     queue_size = config.mapped_file_size_consume_queue
     return ObservedSizes(
