@@ -1,28 +1,32 @@
 """Where everything lies, and in which directory the next log file goes."""
 
+import re
 import time
 from pathlib import Path
 
 import pytest
 
+from rocketstore import Message
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError
 from rocketstore.storage.layout import StoreLayout
+from support.configured_store import open_small
 
 
-def test_everything_lies_where_4_9_puts_it():
-    layout = StoreLayout.of("data/store")
-    root = Path("data/store").absolute()
-    assert layout.commit_log_directories == (root / "commitlog",)
-    assert layout.consume_queue == root / "consumequeue"
-    assert layout.consume_queue_ext == root / "consumequeue_ext"
-    assert layout.index == root / "index"
-    assert (layout.checkpoint, layout.abort, layout.lock) == (
-        root / "checkpoint",
-        root / "abort",
-        root / "lock",
-    )
-    assert layout.repair == root / "repair"
+def test_everything_lies_where_4_9_puts_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert StoreLayout.of("data/store").repair == tmp_path / "data/store/repair"
+    with open_small("data/store", enable_consume_queue_ext=True) as store:
+        store.consumer_filters.register("orders", "billing", lambda _: True)
+        for queue_id in (0, 12):
+            store.put(Message(topic="orders", body=b"x", keys="k"), queue_id)
+        store.flush()
+        found = [path for path in Path("data/store").rglob("*") if path.is_file()]
+    queues = [f"{kind}/orders/{n}/{0:020}" for kind in ("", "_ext") for n in (0, 12)]
+    files = {f"commitlog/{0:020}", *(f"consumequeue{name}" for name in queues)}
+    files |= {"index/[0-9]+", "checkpoint", "abort", "lock", "known-ends"}
+    names = {str(path.relative_to("data/store")) for path in found}
+    assert {re.sub(r"(?<=^index/)\d{17}$", "[0-9]+", name) for name in names} == files
 
 
 def test_what_was_cut_is_kept_below_a_directory_named_by_the_time_of_utc(monkeypatch):
