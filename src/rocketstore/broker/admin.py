@@ -14,6 +14,7 @@ import msgspec
 from rocketstore.broker.client_manage import GroupHeader
 from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.counts import DayTotals
+from rocketstore.broker.parts import Part
 from rocketstore.broker.queue_locks import MessageQueue
 from rocketstore.broker.refused import Refused
 from rocketstore.format.metadata_json import (
@@ -31,13 +32,8 @@ from rocketstore.remoting.requests import LATER, Call, Later, Row
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rocketstore.broker.clients import Clients
     from rocketstore.broker.counts import GivenCounts
-    from rocketstore.broker.loop import Loop
-    from rocketstore.broker.registration import Registration
-    from rocketstore.broker.settings import BrokerSettings
-    from rocketstore.broker.topics import Topics
-    from rocketstore.message_store import MessageStore
+    from rocketstore.broker.parts import Parts
 
 _NO_QUEUES: Final = {
     f"{pool}ThreadPoolQueue{what}": value
@@ -78,23 +74,15 @@ class VersionReply(Header):
     version: str
 
 
-class Admin:
-    """Answers administrators."""
+class Admin(Part):
+    """Answers administrators; `given` is what groups were given of late."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a broker
-        self, store: MessageStore, settings: BrokerSettings, topics: Topics, clients: Clients,
-        given: GivenCounts, loop: Loop, registration: Registration,
-    ) -> None:  # fmt: skip
-        self._store = store
-        self._settings = settings
-        self._topics = topics
-        self._clients = clients
+    def __init__(self, parts: Parts, given: GivenCounts) -> None:
+        super().__init__(parts)
         self._given = given
-        self._loop = loop
-        self._registration = registration
-        self._started_ms = store.clock()
-        self._totals = DayTotals(store)
-        loop.every(1.0, self._totals.note_midnight)
+        self._started_ms = parts.store.clock()
+        self._totals = DayTotals(parts.store)
+        parts.loop.every(1.0, self._totals.note_midnight)
 
     def rows(self) -> list[Row]:
         """Return what is served."""

@@ -17,6 +17,7 @@ import msgspec
 
 from rocketstore.broker.clients import NO_FILTER, Client, ConsumerGroup, Subscription
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
+from rocketstore.broker.parts import Part
 from rocketstore.broker.refused import Refused, failure
 from rocketstore.consuming import others
 from rocketstore.events import get_logger
@@ -27,12 +28,7 @@ from rocketstore.remoting.fields import Header
 from rocketstore.remoting.requests import LATER, Call, Later, Row, answered, request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rocketstore.broker.clients import Clients
-    from rocketstore.broker.loop import Loop
-    from rocketstore.broker.registration import Registration
-    from rocketstore.broker.topics import Topics
+    from rocketstore.broker.parts import Parts
     from rocketstore.consuming.service import ConsumingService
     from rocketstore.remoting.requests import Peer
 
@@ -101,24 +97,18 @@ def _name(value: str | int, names: tuple[str, ...]) -> str:
     return names[value] if 0 <= value < len(names) else str(value)
 
 
-class ClientManage:
+class ClientManage(Part):
     """Takes heartbeats, and tells groups of changes."""
 
-    def __init__(
-        self, consuming: ConsumingService, topics: Topics, clients: Clients, loop: Loop,
-        registration: Registration, monotonic: Callable[[], int],
-    ) -> None:  # fmt: skip
-        self._consuming = consuming
-        self._monotonic = monotonic
-        self._topics = topics
-        self._clients = clients
-        self._registration = registration
-        self._loop = loop
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        loop = parts.loop
+        self._consuming: ConsumingService = parts.store.attached["consuming"]
         self._changed: dict[str, None] = {}
         self._beats: list[tuple[Call, dict[str, bool]]] = []
         self._share_soon = loop.paced(SHARE_S, self._share_again)
         loop.every(SCAN_S, self.scan)
-        consuming.members.watch(lambda group: loop.post(lambda: self.notify(group)))
+        self._consuming.members.watch(lambda group: loop.post(lambda: self.notify(group)))
 
     def rows(self) -> list[Row]:
         """Return what is served."""

@@ -7,9 +7,9 @@ How derived: SendMessageProcessor.asyncConsumerSendMsgBack of 4.9 (spec B4); wha
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
+from rocketstore.broker.parts import Part
 from rocketstore.broker.refused import SEE, Refused, forbidden
 from rocketstore.broker.sending import retry_limit
 from rocketstore.consuming.giving_back import given_back
@@ -20,12 +20,6 @@ from rocketstore.remoting.requests import LATER, Call, Later, Row
 from rocketstore.rules.topics import RETRY_PREFIX
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.tables.topic_settings import PERM_WRITE
-
-if TYPE_CHECKING:
-    from rocketstore.broker.registration import Registration
-    from rocketstore.broker.settings import BrokerSettings
-    from rocketstore.broker.topics import Topics
-    from rocketstore.message_store import MessageStore
 
 
 class GiveBackHeader(Header):
@@ -40,17 +34,8 @@ class GiveBackHeader(Header):
     max_reconsume_times: Int32 | None = None
 
 
-class GivingBack:
+class GivingBack(Part):
     """Puts copies of messages that consumers give back."""
-
-    def __init__(
-        self, store: MessageStore, settings: BrokerSettings, topics: Topics,
-        registration: Registration,
-    ) -> None:  # fmt: skip
-        self._store = store
-        self._settings = settings
-        self._topics = topics
-        self._registration = registration
 
     def rows(self) -> list[Row]:
         """Return what is served."""

@@ -6,17 +6,13 @@ spec B24.4).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rocketstore.broker.codes import BrokerRequest
+from rocketstore.broker.parts import Part
 from rocketstore.consuming.group import is_consumed_from_the_beginning
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header, Int32, Int64
 from rocketstore.remoting.requests import Call, Row, answered
-
-if TYPE_CHECKING:
-    from rocketstore.message_store import MessageStore
 
 
 class QueueHeader(Header):
@@ -56,12 +52,8 @@ class TimestampReply(Header):
     timestamp: Int64
 
 
-class Offsets:
+class Offsets(Part):
     """Answers what is asked about offsets."""
-
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
-        self._offsets = store.consumer_offsets
 
     def rows(self) -> list[Row]:
         """Return what is served."""
@@ -77,7 +69,9 @@ class Offsets:
 
     def query(self, header: GroupQueueHeader, _call: Call) -> Command:
         """Say where a group goes on; one that is new in a young queue begins at its beginning."""
-        known = self._offsets.get(header.topic, header.consumer_group, header.queue_id)
+        known = self._store.consumer_offsets.get(
+            header.topic, header.consumer_group, header.queue_id
+        )
         if known is not None:
             return answered(OffsetReply(offset=known))
         if is_consumed_from_the_beginning(self._store, header.topic, header.queue_id):
@@ -87,7 +81,7 @@ class Offsets:
 
     def commit(self, header: CommitHeader, _call: Call) -> Command:
         """Let a group go on at an offset, whatever it was before."""
-        self._offsets.set(
+        self._store.consumer_offsets.set(
             header.topic, header.consumer_group, header.queue_id, header.commit_offset
         )
         return answered(Header())

@@ -19,6 +19,7 @@ from rocketstore.broker.clients import NO_FILTER, Subscription
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.counts import SAMPLE_MS, GivenCounts
 from rocketstore.broker.held_pulls import LOOK_MS, HeldPull, HeldPulls, PullHeader
+from rocketstore.broker.parts import Part
 from rocketstore.broker.queue_locks import MessageQueue
 from rocketstore.broker.refused import SEE, Refused, failure, forbidden, refusal
 from rocketstore.broker.topics import not_there
@@ -39,14 +40,7 @@ from rocketstore.storage.results import GetMessageStatus
 from rocketstore.tables.topic_settings import PERM_READ
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rocketstore.broker.clients import Clients
-    from rocketstore.broker.flow_control import FlowControl
-    from rocketstore.broker.loop import Loop
-    from rocketstore.broker.settings import BrokerSettings
-    from rocketstore.broker.topics import Topics
-    from rocketstore.message_store import MessageStore
+    from rocketstore.broker.parts import Parts
     from rocketstore.storage.dispatch.dispatcher import Arrival
     from rocketstore.storage.results import GetRawResult
 
@@ -83,26 +77,18 @@ class PullReply(Header):
     max_offset: Int64
 
 
-class Pulling:
+class Pulling(Part):
     """Answers pulls, at once or later."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a broker
-        self, store: MessageStore, settings: BrokerSettings, topics: Topics, clients: Clients,
-        loop: Loop, flow: FlowControl, monotonic: Callable[[], int],
-    ) -> None:  # fmt: skip
-        self._store = store
-        self._settings = settings
-        self._topics = topics
-        self._clients = clients
-        self._loop = loop
-        self._flow = flow
-        self._monotonic = monotonic
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        store, loop = parts.store, parts.loop
         self._offsets = store.consumer_offsets
         self._keeps_offsets = store.config.broker_role is not BrokerRole.SLAVE
         self._is_listening = self._ends = False
         self._due = loop.paced(DISPATCH_S, store.dispatching.turn)
         self.held = HeldPulls()
-        self.given = GivenCounts(monotonic)
+        self.given = GivenCounts(parts.monotonic)
         loop.every(SWEEP_S, self.sweep)
         loop.every(LOOK_MS / 1000, self.listen_no_more)
         loop.every(SAMPLE_MS / 1000, self.given.sample)

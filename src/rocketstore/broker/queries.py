@@ -6,18 +6,15 @@ keys are compared, so a message of another key that hashes alike is not in the a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocketstore.broker.codes import BrokerRequest
+from rocketstore.broker.parts import Part
 from rocketstore.format.record import encode_stored
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header, Int32, Int64
 from rocketstore.remoting.requests import Call, Row
-
-if TYPE_CHECKING:
-    from rocketstore.broker.loop import Loop
-    from rocketstore.message_store import MessageStore
 
 _UNIQUE: Final = "_UNIQUE_KEY_QUERY"
 """A field of the request, beside its header: the key is a unique one."""
@@ -49,12 +46,8 @@ class ViewHeader(Header):
     offset: Int64
 
 
-class Queries:
+class Queries(Part):
     """Looks for messages."""
-
-    def __init__(self, store: MessageStore, loop: Loop) -> None:
-        self._store = store
-        self._loop = loop
 
     def rows(self) -> list[Row]:
         """Return what is served."""

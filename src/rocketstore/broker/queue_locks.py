@@ -8,12 +8,12 @@ How derived: RebalanceLockManager and AdminBrokerProcessor.lockBatchMQ of 4.9.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
 
 from rocketstore.broker.codes import BrokerRequest
+from rocketstore.broker.parts import Part, Parts
 from rocketstore.format.metadata_json import decode_body, encode_body
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header
@@ -45,11 +45,11 @@ class _Lock(NamedTuple):
     since_ms: int
 
 
-class QueueLocks:
+class QueueLocks(Part):
     """The locks, by group and queue; those that were renewed last come last."""
 
-    def __init__(self, monotonic: Callable[[], int]) -> None:
-        self._monotonic = monotonic
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
         self._locks: OrderedDict[tuple[str, MessageQueue], _Lock] = OrderedDict()
 
     def rows(self) -> list[Row]:

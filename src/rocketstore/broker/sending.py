@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
+from rocketstore.broker.parts import Part
 from rocketstore.broker.refused import SEE, Refused, failure, forbidden, refusal
 from rocketstore.broker.send_headers import AnySend, PushHeader, SendHeader, SendHeaderV2, SendReply
 from rocketstore.broker.topics import not_there, topic_text
@@ -35,11 +36,7 @@ from rocketstore.storage.results import PutMessageStatus
 from rocketstore.tables.topic_settings import PERM_WRITE
 
 if TYPE_CHECKING:
-    from rocketstore.broker.clients import Clients
-    from rocketstore.broker.loop import Loop
-    from rocketstore.broker.registration import Registration
-    from rocketstore.broker.settings import BrokerSettings
-    from rocketstore.broker.topics import Topics
+    from rocketstore.broker.parts import Parts
     from rocketstore.format.metadata_json import SubscriptionGroup, TopicConfig
     from rocketstore.message_store import MessageStore
     from rocketstore.storage.results import PutResult
@@ -127,21 +124,14 @@ def _own_properties(text: bytes) -> tuple[bytes, bool]:
     return _TAKEN_OUT.sub(b"", text), not _WAITS_NOT.search(text)
 
 
-class Sending:
+class Sending(Part):
     """Puts what clients send."""
 
-    def __init__(
-        self, store: MessageStore, settings: BrokerSettings, topics: Topics, loop: Loop,
-        registration: Registration, clients: Clients,
-    ) -> None:  # fmt: skip
-        self._store = store
-        self._settings = settings
-        self._topics = topics
-        self._loop = loop
-        self._registration = registration
-        self._clients = clients
-        self._waits = store.attached["async_puts"].waits
-        self._transactions: Transactions = store.attached["transactions"]
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        settings = self._settings
+        self._waits = self._store.attached["async_puts"].waits
+        self._transactions: Transactions = self._store.attached["transactions"]
         self._cluster = f"CLUSTER\1{settings.broker_cluster_name}".encode()
         self._next_cluster = b"\2" + self._cluster
         self._always = {

@@ -10,6 +10,7 @@ from rocketstore.broker.clients import Clients
 from rocketstore.broker.flow_control import FlowControl
 from rocketstore.broker.giving_back import GivingBack
 from rocketstore.broker.offsets import Offsets
+from rocketstore.broker.parts import Parts
 from rocketstore.broker.pulling import Pulling
 from rocketstore.broker.queries import Queries
 from rocketstore.broker.queue_locks import QueueLocks
@@ -48,22 +49,12 @@ class BrokerTable(RequestTable):
     ) -> None:  # fmt: skip
         self._store = store
         self._flow = flow = FlowControl(settings, monotonic)
-        self.clients = clients = Clients()
-        self.pulling = pulling = Pulling(store, settings, topics, clients, loop, flow, monotonic)
-        manage = ClientManage(
-            store.attached["consuming"], topics, clients, loop, registration, monotonic
-        )
-        families = (
-            Sending(store, settings, topics, loop, registration, clients),
-            pulling,
-            GivingBack(store, settings, topics, registration),
-            manage,
-            Offsets(store),
-            QueueLocks(monotonic),
-            Queries(store, loop),
-            TransactionEnds(store, clients, loop, flow),
-            Admin(store, settings, topics, clients, pulling.given, loop, registration),
-        )
+        self.clients = Clients()
+        parts = Parts(store, settings, topics, self.clients, loop, registration, flow, monotonic)
+        self.pulling = pulling = Pulling(parts)
+        manage = ClientManage(parts)
+        others = (Sending, GivingBack, Offsets, QueueLocks, Queries, TransactionEnds)
+        families = (pulling, manage, Admin(parts, pulling.given), *(one(parts) for one in others))
         super().__init__(
             [row for family in families for row in family.rows()],
             failed=failure,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.broker.admin import NOT_SET
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
+from rocketstore.broker.parts import Part
 from rocketstore.broker.refused import Refused
 from rocketstore.broker.sending import not_stored
 from rocketstore.config import BrokerRole
@@ -28,11 +29,8 @@ from rocketstore.rules.half_messages import PRODUCER_GROUP
 from rocketstore.transaction.records import EndStatus
 
 if TYPE_CHECKING:
-    from rocketstore.broker.clients import Clients
-    from rocketstore.broker.flow_control import FlowControl
-    from rocketstore.broker.loop import Loop
+    from rocketstore.broker.parts import Parts
     from rocketstore.format.stored_message import StoredMessage
-    from rocketstore.message_store import MessageStore
     from rocketstore.transaction.transactions import EndResult
 
 _REMARKS: Final = {
@@ -70,17 +68,12 @@ class CheckHeader(Header):
     offset_msg_id: str | None = None
 
 
-class TransactionEnds:
+class TransactionEnds(Part):
     """Ends transactions, and has producers asked."""
 
-    def __init__(
-        self, store: MessageStore, clients: Clients, loop: Loop, flow: FlowControl
-    ) -> None:
-        self._store = store
-        self._clients = clients
-        self._loop = loop
-        self._flow = flow
-        store.check_transactions(self._ask)
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        parts.store.check_transactions(self._ask)
 
     def rows(self) -> list[Row]:
         """Return what is served."""
