@@ -379,6 +379,16 @@ def test_a_new_place_for_them_needs_no_store_that_may_be_written(
         rebuilt(store)
 
 
+def test_old_ones_that_could_not_be_kept_are_not_replaced(store, monkeypatch):
+    (store / "repair").mkdir()
+    before, real = tree(store), os.access
+    kept = store / "repair"
+    monkeypatch.setattr(os, "access", lambda path, mode: path != kept and real(path, mode))
+    with pytest.raises(SystemRefusedError, match=r"cannot rebuild .*/repair\): Permission denied"):
+        rebuilt(store)
+    assert tree(store) == before
+
+
 @pytest.mark.parametrize("code", [0, errno.EROFS])
 def test_a_lock_that_somebody_unknown_holds_is_respected(store, tmp_path, refuse_writing, code):
     before = parts_of(store)

@@ -489,3 +489,13 @@ def test_what_the_system_refuses_driver_and_task_is_one_sentence(
     monkeypatch.setattr(*call, refuse)
     with pytest.raises(kind, match=message):
         stage(options, new_job(options), [rows(30)])
+
+
+def test_what_the_system_refuses_a_commit_names_the_file(tmp_path, monkeypatch):
+    def refuse(path: Path, *_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    commit(tmp_path / "store", [rows(3)], 0)
+    monkeypatch.setattr(sink_commit, "replace_whole", refuse)
+    with pytest.raises(StoreError, match=r"to the store \(.*intent.json\): Permission denied; let"):
+        commit(tmp_path / "store", [rows(3, 3)], 1)

@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.cli.application import run as run_command
-from rocketstore.errors import ConfigError
+from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline.jobs import sweeping
 from rocketstore.pipeline.jobs.publishing import published
 from rocketstore.pipeline.jobs.sweeping import OWNER, sweep
@@ -219,3 +219,27 @@ def test_the_command_lists_and_removes_and_says_by_its_code_whether_anything_was
 def test_a_misspelt_place_is_no_clean_one(tmp_path, capsys):
     assert run_command(["pipeline", "sweep", str(tmp_path / "other")]) == 3
     assert "other: there is no such directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("scandir", "/sink/staging cannot be read: "),
+        ("unlink", "/write.* cannot be removed whole: "),
+    ],
+)
+def test_what_may_not_be_read_or_removed_is_named(tmp_path, monkeypatch, call, said):
+    options = parse_sink_options({"path": str(tmp_path / "s"), "topic": "T"}, streaming=False)
+    job = staging_root(options.root) / new_job(options)
+    (job / OWNER).unlink()
+    (job / "00000-a.arrows").touch()
+    real = getattr(os, call)
+
+    def refuse(path, *given, **named):
+        if str(path).endswith((".arrows", "staging")):
+            raise PermissionError(13, "Permission denied", Path(path).name)
+        return real(path, *given, **named)
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(StoreError, match=f"{said}Permission denied; let"):
+        sweep(str(tmp_path / "s"), remove=True, untouched_h=0)

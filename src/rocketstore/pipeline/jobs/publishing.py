@@ -25,7 +25,7 @@ from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY
 from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.jobs.execution import map_batches
 from rocketstore.pipeline.jobs.sweeping import OWNER, claim
-from rocketstore.places.files import files_at, sync_all, sync_path
+from rocketstore.places.files import files_at, plain_reads, sync_all, sync_path
 from rocketstore.places.location import is_remote, local_path
 from rocketstore.places.objects import ObjectStore
 from rocketstore.places.stores import SIGNS_OF_A_STORE
@@ -152,8 +152,10 @@ def refuse_inside_store(location: str, key: str) -> None:
     """
     for root in () if is_remote(location) else Path(os.path.realpath(local_path(location))).parents:
         signs = (root / name for name in SIGNS_OF_A_STORE)
-        is_store = (root / COMMIT_LOG_DIRECTORY).is_dir() and any(one.exists() for one in signs)
-        if is_store or (root / DELTA_LOG).is_dir():
+        with plain_reads(str(root)):
+            is_store = (root / COMMIT_LOG_DIRECTORY).is_dir() and any(one.exists() for one in signs)
+            is_table = (root / DELTA_LOG).is_dir()
+        if is_store or is_table:
             what = f"{location} lies inside the {'store' if is_store else 'table'} {root}"
             raise ConfigError(what, key=key, value=location, hint="name a directory elsewhere")
 

@@ -20,8 +20,9 @@ from typing import Any, Final
 
 import psutil
 
-from rocketstore.errors import ConfigError
+from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline.environment import is_worker
+from rocketstore.places.files import LocalFiles
 from rocketstore.places.location import is_remote, local_path
 
 OWNER: Final = ".owner"
@@ -68,7 +69,11 @@ def sweep(place: str, *, remove: bool, untouched_h: float = UNTOUCHED_H) -> list
         idle_s = time.time() - max((one.st_mtime for one in stats), default=time.time())
         held = needed or _holder(path, idle_s, untouched_h)
         if remove and not held:
-            shutil.rmtree(path)
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                what = f"{path} cannot be removed whole: {error.strerror}"
+                raise StoreError(what, hint="let this user write there, and sweep again") from error
         state = "held" if held else "removed" if remove else "left"
         size = sum(one.st_size for one in stats if S_ISREG(one.st_mode))
         found.append({"state": state, "size": size, "path": str(path), "why": held})
@@ -90,10 +95,12 @@ def _directories(root: Path) -> Iterator[tuple[Path, str]]:
         if _UNPUBLISHED.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             yield path, ""
     for sink in sorted({root / "sink", *root.glob("*/sink")}):
-        is_open = (sink / "intent.json").exists()
+        # A listing, since `glob` takes what may not be read for empty.
+        is_open = any(one.name == "intent.json" for one in LocalFiles().list(str(sink)))
         needed = "the next write to the store ends the commit of its intent.json" * is_open
-        for path in sorted(sink.glob("staging/*/")):
-            yield path, needed
+        for one in LocalFiles().list(str(sink / "staging")):
+            if one.is_directory:
+                yield Path(one.path), needed
 
 
 def _holder(path: Path, idle_s: float, untouched_h: float) -> str:

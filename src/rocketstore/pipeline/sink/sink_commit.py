@@ -38,7 +38,7 @@ from rocketstore.pipeline.sink.sink_writer import (
 )
 from rocketstore.rules.runs import joined, pairs, runs_of
 from rocketstore.scan.arrow import bytes_of
-from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.lock import refuse_writer
 from rocketstore.storage.files.whole_file import replace_whole
 from rocketstore.storage.layout import StoreLayout
@@ -79,6 +79,7 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"write {self.job}" if self.sink_id is None else named
 
 
+@system_errors("cannot write to the store")
 def check_target(options: SinkOptions) -> int:
     """Refuse a path that is not a store, settle a killed commit; return the size of a log file."""
     root, layout = Path(options.root), StoreLayout.of(options.root, options.config)
@@ -98,6 +99,7 @@ def check_target(options: SinkOptions) -> int:
     return sizes.commit_log_file_bytes
 
 
+@system_errors("cannot append to the store")
 def commit_batch(
     options: SinkOptions,
     job: str,

@@ -28,7 +28,7 @@ from rocketstore.errors import NotAStoreError, StoreError, SystemRefusedError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY
 from rocketstore.storage.checkpoint import forget_known_ends
-from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.log_directories import refuse_foreign
 from rocketstore.storage.files.pread_files import OpenFiles
@@ -58,7 +58,7 @@ def locked(
     Who only reads also gets a store that it may not write, unless a process writes to it.
     """
     layout = StoreLayout.of(root, config)
-    with ExitStack() as stack:
+    with system_errors(f"cannot rebuild {root}"), ExitStack() as stack:
         try:
             stack.enter_context(StoreLock(layout.lock, layout.written_directories))
             is_ours = True
@@ -112,6 +112,8 @@ def commit(root: Path, staging: Path, *, now_ms: int, disk: Disk | None = None) 
         at_once(disk.fsync_directory, [Path(one) for one, _, _ in os.walk(staging / name)])
     swaps = [(name, (staging / name).stat().st_ino, _inode(root / name)) for name in names]
     kept = _kept_directory(root, now_ms)
+    if kept.parent.is_dir() and not os.access(kept.parent, os.W_OK):  # else only after the swaps
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(kept.parent))
     journal = Journal(
         staging.relative_to(root).as_posix(), kept.relative_to(root).as_posix(), swaps
     )
