@@ -41,7 +41,8 @@ _HINTS: Final = {
     errno.EMFILE: "raise the limit of open files of this process (ulimit -n)",
     errno.ENFILE: "raise the limit of open files of this machine (sysctl fs.file-max)",
     errno.ENOMEM: "free memory, or raise the limits of this process (ulimit -v, vm.max_map_count)",
-    errno.EIO: "the disk fails: see the log of the system (dmesg), and copy the store elsewhere",
+    errno.EIO: "the disk fails: see the log of the system (dmesg), copy the store elsewhere, with "
+    "zeros for what cannot be read (ddrescue, or dd conv=noerror,sync), and repair the copy",
     errno.ENOSPC: "free space (df) or inodes (df -i) there, or let retention delete old files",
     errno.EDQUOT: "free space within the quota or raise it",
     errno.EACCES: _ACCESS,
