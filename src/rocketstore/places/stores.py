@@ -118,7 +118,11 @@ def _stores_at(location: str) -> list[StorePlace]:
         for one in _store_of(files, files.list(entry.path), joined(location, entry.name))
     ]:
         return found
-    what = "is empty or not there" if not entries else "holds no commitlog, nor do its directories"
+    what = (
+        "is not there, empty, or a file"
+        if not entries
+        else "holds no commitlog, nor do its directories"
+    )
     raise NotAStoreError(
         f"{location} is not a store: it {what}",
         hint="name the directory that holds commitlog/ (storePathRootDir), or one whose "
