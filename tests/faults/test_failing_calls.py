@@ -389,7 +389,7 @@ def test_a_lock_that_cannot_be_written_is_let_go(tmp_path, call):
     path = tmp_path / "lock"
     with (
         FailingCalls(tmp_path, Fault(call, 0, errno.EIO, lasting=True)),
-        pytest.raises(SystemRefusedError, match="the disk fails.*zeros for what cannot be read"),
+        pytest.raises(SystemRefusedError, match=r"the disk fails.*zeros for what cannot be read"),
     ):
         StoreLock(path).acquire()
     assert open_descriptors(tmp_path) == before

@@ -119,9 +119,7 @@ def _stores_at(location: str) -> list[StorePlace]:
     ]:
         return found
     what = (
-        "is not there, empty, or a file"
-        if not entries
-        else "holds no commitlog, nor do its directories"
+        "holds no commitlog, nor do its directories" if entries else "is a file, empty or missing"
     )
     raise NotAStoreError(
         f"{location} is not a store: it {what}",
