@@ -105,16 +105,20 @@ class Program:
             print(error)
 
 program = Program()
-program.store.put(program.message)
-program.store.wait_dispatched()
+for _ in sys.argv[4:]:
+    program.store.put(program.message)
+    program.store.wait_dispatched()
 """
 
 
+@pytest.mark.parametrize("before", [["a put"], []])
 @pytest.mark.parametrize("has_threads", [True, False])
 @pytest.mark.parametrize("mode", FlushDiskType)
-def test_a_close_as_python_ends_says_that_its_threads_are_gone(tmp_path, mode, *, has_threads):
-    said = printed(AT_THE_END, tmp_path, str(has_threads), mode.name)
+def test_a_close_as_python_ends_says_that_its_threads_are_gone(
+    tmp_path, mode, before, *, has_threads
+):
+    said = printed(AT_THE_END, tmp_path, str(has_threads), mode.name, *before)
     assert said.startswith(f"True {not has_threads}")
     assert ("its thread rocketstore-dispatch does not run any more" in said) == has_threads
     with MessageStore.open(tmp_path, StoreConfig.small(), threads=False) as store:
-        assert len(store.get("t", 0, 0).messages) == 2
+        assert len(store.get("t", 0, 0).messages) == len(before) + 1

@@ -31,7 +31,7 @@ import numpy as np
 from rocketstore.errors import StoreError
 from rocketstore.events import get_logger
 from rocketstore.storage.files.disk import Disk, libc, system_errors
-from rocketstore.storage.files.mapped_file import MappedFile
+from rocketstore.storage.files.mapped_file import MappedFile, address_of
 from rocketstore.storage.running_flags import RunningFlag, RunningFlags
 from rocketstore.storage.threads import Bell, ServiceThread
 from rocketstore.units import OS_PAGE_SIZE_BYTES
@@ -152,7 +152,7 @@ class PooledFile(MappedFile):
 
 
 def _is_locked(memory: mmap.mmap) -> bool:
-    address = int(np.frombuffer(memory, np.uint8).ctypes.data)
+    address = address_of(np.frombuffer(memory, np.uint8))
     return bool(libc().mlock(address, len(memory)) == 0)
 
 

@@ -27,7 +27,7 @@ from rocketstore.format.file_name import file_name
 from rocketstore.locks import Lock
 from rocketstore.native.touch import MADV_POPULATE_WRITE, PagesAhead
 from rocketstore.storage.files.disk import Disk, libc, system_error
-from rocketstore.storage.files.mapped_file import MappedFile, advise
+from rocketstore.storage.files.mapped_file import MappedFile, address_of, advise
 from rocketstore.storage.threads import Bell, Changes, OnDeath, ServiceThread
 from rocketstore.units import OS_PAGE_SIZE_BYTES, KiB, MiB
 
@@ -223,14 +223,14 @@ class WarmUp:
                 file.array[start:stop:OS_PAGE_SIZE_BYTES] = 0
             if self._flush:
                 file.sync()
-        if libc().mlock(int(file.array.ctypes.data), file.size) != 0:
+        if libc().mlock(address_of(file.array), file.size) != 0:
             _log.warning("file.not_locked", path=str(file.path), errno=ctypes.get_errno())
         advise(file.array, mmap.MADV_WILLNEED, 0, file.size)
 
     def release(self, file: MappedFile) -> None:
         """Let the pages of a file that is full be swapped again."""
         if file.is_mapped:
-            libc().munlock(int(file.array.ctypes.data), file.size)
+            libc().munlock(address_of(file.array), file.size)
 
 
 class TouchAhead:

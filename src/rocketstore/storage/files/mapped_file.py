@@ -462,9 +462,14 @@ def sync_names(files: list[MappedFile]) -> None:
     files.clear()
 
 
+def address_of(array: npt.NDArray[np.uint8]) -> int:
+    """Return where an array's bytes are; its `ctypes` imports modules, which fails at exit."""
+    return int(array.__array_interface__["data"][0])
+
+
 def advise(array: npt.NDArray[np.uint8] | None, advice: int, start: int, stop: int) -> bool:
     """Advise the kernel on the pages of a mapping, if any; return whether it took the advice."""
     if array is None:
         return False
     start -= start % OS_PAGE_SIZE_BYTES
-    return bool(libc().madvise(int(array.ctypes.data) + start, stop - start, advice) == 0)
+    return bool(libc().madvise(address_of(array) + start, stop - start, advice) == 0)

@@ -22,6 +22,7 @@ from rocketstore.locks import Lock
 from rocketstore.native.row import QUEUE_COLUMN_COUNT, Int64Array, QueueColumn
 from rocketstore.process import most_descriptors, most_mapped_files, raise_descriptors
 from rocketstore.rules.queue_numbers import QueueSlots, grown
+from rocketstore.storage.files.mapped_file import address_of
 
 if TYPE_CHECKING:
     import mmap
@@ -110,7 +111,7 @@ class QueueMappings:
         """
         if self.is_written(file) and self.rows.value(row, QueueColumn.FILE_STOP):  # set at last
             return
-        address = int(file.array.ctypes.data)
+        address = address_of(file.array)
         file.close_descriptor()
         with self._lock:
             self._dismiss(row)
