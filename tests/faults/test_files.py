@@ -149,10 +149,6 @@ def make_longer(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"x" * 100)
 
 
-def delete(path: Path) -> None:
-    path.unlink()
-
-
 WRONG_SIZES = (cut_short, empty, make_longer)
 
 
@@ -400,7 +396,7 @@ def test_a_strange_file_beside_the_index_is_named(store, healthy, extra):
 
 
 @pytest.mark.parametrize("is_crashed", [False, True])
-@pytest.mark.parametrize("fault", [*WRONG_SIZES, delete])
+@pytest.mark.parametrize("fault", [*WRONG_SIZES, Path.unlink])
 def test_a_broken_checkpoint_is_named_and_loses_nothing(store, healthy, fault, *, is_crashed):
     path = store / "checkpoint"
     fault(path)

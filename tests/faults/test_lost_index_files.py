@@ -83,13 +83,9 @@ def check_found(store: MessageStore, count: int) -> None:
         assert store.find("T", key=f"k{number}", begin_ms=at, end_ms=at) == [found]
 
 
-def delete(path: Path) -> None:
-    path.unlink()
-
-
 @pytest.mark.parametrize(("clean", "policy"), HOW)
 @pytest.mark.parametrize("number", [0, 2, -1])
-@pytest.mark.parametrize("harm", [delete, zero, garble, cut])
+@pytest.mark.parametrize("harm", [Path.unlink, zero, garble, cut])
 def test_a_lost_index_file_is_made_again(whole, tmp_path, harm, number, clean, policy):
     root, clock = damaged(whole, tmp_path, clean=clean)
     harm(index_files(root)[number])

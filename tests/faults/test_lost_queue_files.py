@@ -70,10 +70,6 @@ def queue_file(root: Path, topic: str, number: int) -> Path:
     return root / "consumequeue" / topic / "0" / file_name(number * FILE_BYTES)
 
 
-def delete(path: Path) -> None:
-    path.unlink()
-
-
 def check_whole(root: Path, clock: Clock, policy: RecoveryPolicy) -> None:
     """Open, or repair and open; assert that nothing is lost and that numbers go on."""
     try:
@@ -137,7 +133,7 @@ def harm_file(harm: Callable[[Path], None], topic: str, number: int, root: Path)
 
 FILE_LOSSES = {
     f"{harm.__name__}-{topic}-{number}": partial(harm_file, harm, topic, number)
-    for harm in (delete, zero, garble, cut)
+    for harm in (Path.unlink, zero, garble, cut)
     for topic in (IDLE, FULL)
     for number in (0, 2, -(-COUNTS[topic] // PER_FILE) - 1)
 }

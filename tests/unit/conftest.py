@@ -7,6 +7,7 @@ tests/crash with a simulated disk. Files themselves (unit/storage/files) are tes
 import pytest
 
 from support.clock import Clock
+from support.failing_disk import FailingDisk
 from support.memory import root, tmp_path
 
 __all__ = ["clock", "root", "tmp_path"]
@@ -16,3 +17,9 @@ __all__ = ["clock", "root", "tmp_path"]
 def clock():
     """Return the clock of a test: it stands still until the test moves it."""
     return Clock()
+
+
+@pytest.fixture
+def disk():
+    """Return a disk that does what a disk does until the test has it fail."""
+    return FailingDisk()

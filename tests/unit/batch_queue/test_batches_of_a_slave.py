@@ -75,19 +75,26 @@ def test_a_promoted_slave_shows_every_message_of_a_batch_topic(root, first):
     check_promoted(root / "slave", expected)
 
 
+def slave_and_log(root: Path, first: str) -> tuple[MessageStore, list[bytes], int, memoryview, int]:
+    """Return an empty slave, what it is to have, and its master's log: middle, bytes and time."""
+    with open_master(root / "master", broker_role=BrokerRole.ASYNC_MASTER) as master:
+        master.batch_topics.create(TOPIC)
+        expected = put_single(master, b"alone") if first == "single" else []
+        middle = master.replicated_log.end
+        expected += put_batches(master, 10)
+        content = memoryview(master.replicated_log.read(0, master.replicated_log.end))
+        time_ms = master.last_store_timestamp_ms
+    config = StoreConfig.small(**SIZES, broker_role=BrokerRole.SLAVE)
+    slave = MessageStore.open(root / "slave", config, threads=False)
+    return slave, expected, middle, content, time_ms
+
+
 @pytest.mark.parametrize("first", ["batch", "single"])
 @pytest.mark.parametrize("dispatched", [False, True])
 def test_a_slave_that_is_killed_and_opened_as_a_master_shows_them_too(root, first, *, dispatched):
     """What recovery dispatches tells the kind as well."""
-    with open_master(root / "master", broker_role=BrokerRole.ASYNC_MASTER) as master:
-        master.batch_topics.create(TOPIC)
-        expected = put_single(master, b"alone") if first == "single" else []
-        expected += put_batches(master, 10)
-        content = master.replicated_log.read(0, master.replicated_log.end)
-        time_ms = master.last_store_timestamp_ms
-    slave_config = StoreConfig.small(**SIZES, broker_role=BrokerRole.SLAVE)
-    slave = MessageStore.open(root / "slave", slave_config, threads=False)
-    slave.replicated_log.append(0, memoryview(content), time_ms)
+    slave, expected, _, content, time_ms = slave_and_log(root, first)
+    slave.replicated_log.append(0, content, time_ms)
     if dispatched:
         slave.wait_dispatched()
     slave.abandon()
@@ -97,18 +104,10 @@ def test_a_slave_that_is_killed_and_opened_as_a_master_shows_them_too(root, firs
 
 
 def test_a_slave_that_dispatched_a_message_by_itself_and_was_killed_before_the_next_record(root):
-    with open_master(root / "master", broker_role=BrokerRole.ASYNC_MASTER) as master:
-        master.batch_topics.create(TOPIC)
-        expected = put_single(master, b"alone")
-        middle = master.replicated_log.end
-        expected += put_batches(master, 10)
-        content = master.replicated_log.read(0, master.replicated_log.end)
-        time_ms = master.last_store_timestamp_ms
-    slave_config = StoreConfig.small(**SIZES, broker_role=BrokerRole.SLAVE)
-    slave = MessageStore.open(root / "slave", slave_config, threads=False)
-    slave.replicated_log.append(0, memoryview(content[:middle]), time_ms)
+    slave, expected, middle, content, time_ms = slave_and_log(root, "single")
+    slave.replicated_log.append(0, content[:middle], time_ms)
     slave.wait_dispatched()
-    slave.replicated_log.append(middle, memoryview(content[middle:]), time_ms)
+    slave.replicated_log.append(middle, content[middle:], time_ms)
     slave.abandon()
     assert (root / "slave" / "consumequeue" / TOPIC).is_dir()
     with MessageStore.open(root / "slave", StoreConfig.small(**SIZES), threads=False) as store:

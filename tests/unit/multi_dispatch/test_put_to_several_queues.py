@@ -32,6 +32,17 @@ def put(store, names, queue_id=3, **more):
     return result
 
 
+def each_way_refuses(store, names, why):
+    for way in (
+        lambda: store.put(message(names), 3),
+        lambda: store.put_prepared(store.prepare(message(names)), queue_id=3),
+        lambda: store.put_async(message(names), 3).result(),
+        lambda: store.begin(message(names), 3),
+    ):
+        with pytest.raises(RefusedMessageError, match=why):
+            way()
+
+
 def deliver(store, clock):
     clock.now_ms += 1_000
     for _ in range(5):
@@ -196,14 +207,7 @@ def test_without_the_second_setting_there_is_no_limit(tmp_path):
     ],
 )
 def test_a_list_that_cannot_be_followed_is_refused_and_nothing_is_stored(store, names, why):
-    for way in (
-        lambda: store.put(message(names), 3),
-        lambda: store.put_prepared(store.prepare(message(names)), queue_id=3),
-        lambda: store.put_async(message(names), 3).result(),
-        lambda: store.begin(message(names), 3),
-    ):
-        with pytest.raises(RefusedMessageError, match=why):
-            way()
+    each_way_refuses(store, names, why)
     store.wait_dispatched()
     assert ends(store) == {}
     assert store.max_physical_offset == 0
@@ -244,14 +248,7 @@ def test_a_list_without_names_is_none(store):
 
 def test_with_the_setting_off_a_list_is_refused_as_it_would_not_be_followed(tmp_path):
     with open_small(tmp_path) as store:
-        for way in (
-            lambda: store.put(message("copies"), 3),
-            lambda: store.put_prepared(store.prepare(message("copies")), queue_id=3),
-            lambda: store.put_async(message("copies"), 3).result(),
-            lambda: store.begin(message("copies"), 3),
-        ):
-            with pytest.raises(RefusedMessageError, match="open the store with enableMulti"):
-                way()
+        each_way_refuses(store, "copies", "open the store with enableMulti")
         assert store.max_physical_offset == 0
 
 

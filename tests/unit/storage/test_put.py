@@ -42,11 +42,6 @@ TOPIC = "TopicTest"
 
 
 @pytest.fixture
-def disk():
-    return FailingDisk()
-
-
-@pytest.fixture
 def store(tmp_path, clock, disk):
     with open_small(tmp_path / "store", clock, disk=disk) as opened:
         yield opened

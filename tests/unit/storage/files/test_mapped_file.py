@@ -22,11 +22,6 @@ SIZE = 16384
 NAME = file_name(SIZE)
 
 
-@pytest.fixture
-def disk():
-    return FailingDisk()
-
-
 def create(directory: Path, disk: FailingDisk, **options: bool) -> MappedFile:
     return MappedFile.create(directory / NAME, base=SIZE, size=SIZE, disk=disk, **options)
 

@@ -13,11 +13,6 @@ from support.mapped_bytes import append_bytes
 SIZE = 4096
 
 
-@pytest.fixture
-def disk():
-    return FailingDisk()
-
-
 def queue(directory: Path, disk: FailingDisk, **options) -> MappedFileQueue:
     return MappedFileQueue(directory, SIZE, disk=disk, **options)
 

@@ -11,15 +11,9 @@ import pytest
 from rocketstore.storage.files.ahead import WarmUp
 from rocketstore.storage.files.disk import libc
 from rocketstore.storage.files.mapped_file import MappedFile
-from support.failing_disk import FailingDisk
 from support.mapped_bytes import is_read_at_random, resident_bytes
 
 SIZE = 16 * 4096
-
-
-@pytest.fixture
-def disk():
-    return FailingDisk()
 
 
 @pytest.mark.parametrize(("flush", "syncs"), [(True, 4), (False, 0)])

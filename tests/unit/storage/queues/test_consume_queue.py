@@ -48,11 +48,6 @@ def log_min():
     return LogMin()
 
 
-@pytest.fixture
-def disk():
-    return FailingDisk()
-
-
 def open_table(tmp_path, log_min, disk=None, **options):
     table = ConsumeQueueTable(
         tmp_path / "consumequeue", 100, disk=disk or Disk(), log_min_offset=log_min, **options
