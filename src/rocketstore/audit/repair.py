@@ -75,6 +75,7 @@ _REPAIRED: Final = (
 )  # fmt: skip
 """Prefixes of the kinds of findings that a repair removes."""
 
+_RUN_AGAIN: Final = "run it again to complete it"
 _ODD_ABORT: Final = "small-file", ABORT_FILE_NAME
 """A directory, say, of this name, which is moved away as the store is marked as stopped."""
 
@@ -101,11 +102,8 @@ def rebuild_store(
         repair.refuse_lost_log(audit)
         findings = repair.findings(audit)
         layout = repair.layout
-        taken = [layout.consume_queue, layout.consume_queue_ext]
-        if not audit.kinds.unsaid:
-            taken.append(layout.batch_consume_queue)
-        if what == "index":
-            taken = [layout.index]
+        queues = (layout.consume_queue, layout.consume_queue_ext, layout.batch_consume_queue)
+        taken = queues[: 2 if audit.kinds.unsaid else 3] if what == "queues" else [layout.index]
         repair.refuse_unwritable(taken)
         repair.begin()
         for directory in taken:
@@ -183,10 +181,10 @@ class _Repair:
                     yield
             except StoreError as error:
                 if self.has_begun:
-                    error.hint = "; ".join(
-                        filter(None, (error.hint, "run it again to complete it"))
-                    )
+                    error.hint = "; ".join(filter(None, (error.hint, _RUN_AGAIN)))
                 raise
+            except KeyboardInterrupt as interrupt:
+                raise KeyboardInterrupt(_RUN_AGAIN) from interrupt
 
     def begin(self) -> None:
         """Let an opening after an interrupted repair check and rebuild everything."""

@@ -76,8 +76,7 @@ def find_layout(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSize
     refuse_dledger(layout)
     if not any(path.is_dir() for path in layout.log_directories):
         raise NotAStoreError(
-            f"{root} is not a store: it has no commitlog directory",
-            hint=NOT_A_STORE_HINT,
+            f"{root} is not a store: it has no commitlog directory", hint=NOT_A_STORE_HINT
         )
     PreadLog(layout, OpenFiles()).refuse_absent()
     top = layout.consume_queue

@@ -7,7 +7,7 @@ from cyclopts import App
 
 from rocketstore.cli.options import DEFAULTS, CommandOptions, StoreArgument
 from rocketstore.cli.output import print_rows
-from rocketstore.cli.wording import RUN_AGAIN, local_time, saying_when_interrupted
+from rocketstore.cli.wording import local_time
 
 app = App(name="index")
 
@@ -50,6 +50,5 @@ def rebuild(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> i
     from rocketstore.audit.repair import rebuild_store
     from rocketstore.cli.findings import print_repair
 
-    with saying_when_interrupted(RUN_AGAIN):
-        report = rebuild_store(store, options.load(store), what="index")
+    report = rebuild_store(store, options.load(store), what="index")
     return print_repair(report, options.output)

@@ -16,7 +16,7 @@ from rocketstore.cli.options import (
 )
 from rocketstore.cli.output import print_rows
 from rocketstore.cli.reading import listed, not_found, queues_of, say_cut_short, say_shown
-from rocketstore.cli.wording import RUN_AGAIN, complain, saying_when_interrupted
+from rocketstore.cli.wording import complain
 
 if TYPE_CHECKING:
     from rocketstore.storage.read_only import ReadOnlyStore
@@ -154,6 +154,5 @@ def rebuild(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> i
     from rocketstore.audit.repair import rebuild_store
     from rocketstore.cli.findings import print_repair
 
-    with saying_when_interrupted(RUN_AGAIN):
-        report = rebuild_store(store, options.load(store), what="queues")
+    report = rebuild_store(store, options.load(store), what="queues")
     return print_repair(report, options.output)

@@ -25,12 +25,7 @@ from rocketstore.cli.options import (
 )
 from rocketstore.cli.output import before_a_verdict, print_object, print_rows
 from rocketstore.cli.progress import progress
-from rocketstore.cli.wording import (
-    RUN_AGAIN,
-    program_name,
-    saying_when_interrupted,
-    system_error,
-)
+from rocketstore.cli.wording import program_name, saying_when_interrupted, system_error
 from rocketstore.errors import ConfigError, FormatError, RocketStoreError
 from rocketstore.units import counted
 
@@ -206,9 +201,7 @@ def repair(
     from rocketstore.cli.findings import print_repair
 
     config = options.load(store)
-    with saying_when_interrupted("" if dry_run else RUN_AGAIN):
-        report = repair_store(store, config, policy=policy, dry_run=dry_run)
-    return print_repair(report, options.output)
+    return print_repair(repair_store(store, config, policy=policy, dry_run=dry_run), options.output)
 
 
 @app.command(

@@ -17,9 +17,6 @@ from typing import Final
 STANDARD_INPUT: Final = "/dev/stdin"
 """What a lone dash stands for."""
 
-RUN_AGAIN: Final = "run it again to complete it"
-"""After a repair or rebuild was interrupted."""
-
 _MODULES: Final = {
     ("rocketstore", "cli", "__main__.py"): "rocketstore.cli",
     ("rocketstore", "__main__.py"): "rocketstore",
@@ -50,13 +47,12 @@ def print_on_stderr(text: str) -> None:
 
 
 @contextlib.contextmanager
-def saying_when_interrupted(text: str | Callable[[], str]) -> Iterator[None]:
-    """Have a Ctrl-C end the command with this text, or what is found then; the first one counts."""
+def saying_when_interrupted(text: Callable[[], str]) -> Iterator[None]:
+    """Have a Ctrl-C end the command with what is found then; the first one counts."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        said = interrupt.args or (text if isinstance(text, str) else text(),)
-        raise KeyboardInterrupt(*said) from None
+        raise KeyboardInterrupt(*interrupt.args or (text(),)) from None
 
 
 def drop_output() -> None:

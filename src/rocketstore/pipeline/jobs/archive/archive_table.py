@@ -206,10 +206,8 @@ class Archive:
             version, said = "" if as_of is None else f" as of {as_of}", _said(error)
             done = "opened or made" if or_create else "opened"
             denied = _UNREADABLE if "Permission denied" in said else None
-            raise ArchiveError(
-                f"{location}{version} cannot be {done}: {said}",
-                hint=_NEXT if or_create else denied,
-            ) from error
+            what = f"{location}{version} cannot be {done}: {said}"
+            raise ArchiveError(what, hint=_NEXT if or_create else denied) from error
         return cls(location, **tables)
 
     def brokers(self) -> list[str]:

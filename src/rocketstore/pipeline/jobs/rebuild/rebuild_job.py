@@ -145,10 +145,8 @@ def rebuild(
     build = partial(_build, spark, str(store), config, max_split_bytes, now_ms)
     with ExitStack() as stack:
         if not is_remote(location):  # an object store has no lock, and is only read
-            only_reads = target is not None
-            stack.enter_context(
-                rebuild_commit.locked(Path(location), config, only_reads=only_reads)
-            )
+            lock = rebuild_commit.locked(Path(location), config, only_reads=target is not None)
+            stack.enter_context(lock)
         if target is not None:
             report = build(stack.enter_context(published(str(target))))
         else:
