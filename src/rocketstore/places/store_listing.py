@@ -147,7 +147,8 @@ def list_store(location: str, config: StoreConfig) -> StoreListing:
         store_with_log(location, named)  # raises where one is not there
     elif not there.get(COMMIT_LOG_DIRECTORY):
         raise NotAStoreError(
-            f"{location} is not a store: it has no commitlog directory", hint=NOT_A_STORE_HINT
+            f"{location} is not a store: it has no commitlog directory",
+            hint=NOT_A_STORE_HINT,
         )
     else:
         list_segments(location)  # raises where it is one directory of several
