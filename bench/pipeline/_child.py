@@ -61,7 +61,7 @@ def main() -> None:
     os.environ.update(CREDENTIALS)  # before Spark starts, whose workers have its environment
 
     began = time.perf_counter()
-    spark = session(f"local[{cores}]")
+    spark = session(os.environ.get("BENCH_MASTER", f"local[{cores}]"))
     spark.sparkContext.setLogLevel("ERROR")
     jobs = {}
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -73,7 +74,14 @@ def side_by_side(location: str, count: int) -> Iterator[Callable[..., Iterator[A
         yield map  # done before the threads are there
         return
     with ThreadPoolExecutor(REQUESTS, thread_name_prefix="rocketstore-read") as pool:
-        yield pool.map
+
+        def mapped(call: Callable[..., Any], *values: Iterable[Any]) -> Iterator[Any]:
+            rows = zip(*values, strict=True)
+            # Asked for all at once, 100,000 would take 100 MB.
+            while some := [*itertools.islice(rows, 64 * REQUESTS)]:
+                yield from pool.map(call, *zip(*some, strict=True))
+
+        yield mapped
 
 
 def files_at(location: str) -> tuple[Files, str]:

@@ -300,9 +300,15 @@ class _Audit(NamedTuple):
         sums = Counter({row["counted"]: row["count_sum"] for row in added})
         # The worst first.
         worst = judged.filter("counted IS NULL").orderBy("place", ascending=True)
-        rows = worst.limit(MOST_COLLECTED).toArrow().to_pylist()
-        queues = [msgspec.convert(row, QueueRow) for row in rows if row["kind"] is None]
-        found = [msgspec.convert(row, Finding) for row in rows if row["kind"] is not None]
+        queues: list[QueueRow] = []
+        found: list[Finding] = []
+        # Some at a time: a dictionary of each row would be the most that the driver holds.
+        for batch in worst.limit(MOST_COLLECTED).toArrow().to_batches(max_chunksize=1000):
+            for row in batch.to_pylist():
+                if row["kind"] is None:
+                    queues.append(msgspec.convert(row, QueueRow))
+                else:
+                    found.append(msgspec.convert(row, Finding))
         found.sort(key=lambda one: (one.topic or "", one.queue_id or 0, one.kind, one.offset))
         of_queues = [one for one in found if one.kind.startswith("queue")]
         of_consumers = [one for one in found if not one.kind.startswith("queue")]
