@@ -14,3 +14,18 @@ def test_a_hole_is_a_question_to_the_disk(tmp_path):
         assert file.data_stop(GiB) == 65_536
     assert files.stored_stop(str(tmp_path), str(path), GiB) == 65_536
     assert files.stored_stop(str(tmp_path), str(tmp_path / "gone"), GiB) == GiB
+
+
+def test_what_is_asked_for_side_by_side_is_drawn_in_parts():
+    drawn = []
+
+    def values():
+        for number in range(10_000):
+            drawn.append(number)
+            yield number
+
+    with files.side_by_side("s3://bucket", 10_000) as mapped:
+        found = mapped(str, values())
+        assert next(found) == "0"
+        assert len(drawn) < 2000
+        assert [*found] == [*map(str, range(1, 10_000))]
