@@ -280,6 +280,13 @@ def test_what_the_store_logs_is_shown_once_on_stderr(capsys):
     assert capsys.readouterr().err == "rocketstore: file.problem problem=none\n"
 
 
+def test_a_line_of_the_log_is_whole_though_it_is_longer_than_what_a_pipe_takes_at_once(capfd):
+    assert run(["config", "show"]) == 0
+    capfd.readouterr()
+    get_logger("rocketstore.storage").warning("file.problem", problem="€" * 3000)
+    assert capfd.readouterr().err == f"rocketstore: file.problem problem={'€' * 3000}\n"
+
+
 def test_what_py4j_says_of_a_broken_call_is_not_shown(capsys):
     def log_as(path: str, message: str) -> None:
         record = logging.LogRecord("root", logging.ERROR, path, 1, message, None, None)
