@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rocketstore.addresses import listening_host
 from rocketstore.arguments import checked
 from rocketstore.broker.admin import CreateTopicHeader
 from rocketstore.broker.codes import BrokerRequest
@@ -178,10 +177,8 @@ class BrokerService(Service):
         _log.info("broker.stopped", name=self.settings.broker_name)
 
     async def _own_name_server(self, stack: contextlib.AsyncExitStack) -> str:
-        settings = self.settings
-        host = listening_host(settings.broker_ip1)
-        listening = serving(host=host, port=settings.namesrv_port, port_key="namesrvPort")
-        server = await stack.enter_async_context(listening)
+        host, port, key = self.settings.ports[0]
+        server = await stack.enter_async_context(serving(host=host, port=port, port_key=key))
         self._kept.append(server)
         return address_text(*server.address)
 
@@ -216,10 +213,10 @@ class BrokerService(Service):
 
     async def _listen(self, stack: contextlib.AsyncExitStack, table: BrokerTable) -> None:
         """Listen for clients, and two ports below for those with a VIP channel if it is free."""
-        host, port = listening_host(self.settings.broker_ip1), self.settings.listen_port
+        host, port, key = self.settings.ports[-1]
         server = await stack.enter_async_context(RemotingServer(Turns(table)))
         self._kept.append(server)
-        await server.listen(host, port, "listenPort")
+        await server.listen(host, port, key)
         try:
             await server.listen(host, port - VIP_DISTANCE)
         except RemotingError as error:

@@ -140,7 +140,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
 
     @property
     def ports(self) -> list[tuple[str, int, str]]:
-        """Where it listens, with the keys that say so."""
+        """Where it listens, and the key of each port: its name server first, if it has one."""
         host = listening_host(self.broker_ip1)
         own = [] if self.name_servers else [(host, self.namesrv_port, "namesrvPort")]
         return [*own, (host, self.listen_port, "listenPort")]

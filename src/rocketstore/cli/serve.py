@@ -119,9 +119,8 @@ def check_ports(store: Path, config: StoreConfig, *more: tuple[str, int, str]) -
     """
     if StoreLayout.of(store, config).lock.exists():
         return  # it is no new one, and may be in use itself
-    is_master = config.broker_role is not BrokerRole.SLAVE
-    port = (config.ha_listen_port if is_master else None) or 0
-    for place in ((config.ha_listen_address, port, "haListenPort"), *more):
+    port = None if config.broker_role is BrokerRole.SLAVE else config.ha_listen_port
+    for place in ((config.ha_listen_address, port or 0, "haListenPort"), *more):
         for one in listeners(*place):
             one.close()
 
