@@ -306,6 +306,18 @@ def test_queues_and_index_of_a_disk_that_is_away_are_made_again(place, name):
         assert store.max_offset("T", 0) == COUNT + 3
 
 
+@pytest.mark.parametrize("door", ["read-only", "archive", "report"])
+def test_a_log_without_a_file_is_refused_where_queues_have_some(tmp_path, monkeypatch, door):
+    monkeypatch.setitem(globals(), "DISKS", ["root/commitlog"])
+    with opened(tmp_path) as store:
+        put(store, 0, 3)
+    back = unmount(tmp_path / "root/commitlog")
+    with pytest.raises(StoreError, match="root has queues but no CommitLog file"):
+        DOORS[door](tmp_path)
+    back()
+    assert len(read_table(tmp_path / "root")) == 3
+
+
 def test_a_store_without_a_message_may_lose_its_directory(tmp_path):
     MessageStore.open(tmp_path, CONFIG).close()
     shutil.rmtree(tmp_path / "commitlog")

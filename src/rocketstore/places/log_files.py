@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.errors import ConfigError, StoreError
-from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY, file_name
+from rocketstore.errors import ConfigError, NotAStoreError, StoreError
+from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, file_name
 from rocketstore.format.record import RECORD_MAGICS
 from rocketstore.message import BORN_HOST_V6_FLAG
-from rocketstore.places.files import files_at, offset_files, read_part
+from rocketstore.places.files import files_at, offset_files, read_part, subdirectories
 from rocketstore.places.stores import StorePlace
 
 if TYPE_CHECKING:
@@ -68,6 +68,21 @@ def list_segments(store: str | StorePlace) -> list[Segment]:
         if not again or holes & again:
             return segments
         holes = again
+
+
+def segments_of_job(store: StorePlace) -> list[Segment]:
+    """Return `list_segments`; raise where queues have files and the log has none."""
+    if segments := list_segments(store):
+        return segments
+    files, root = files_at(store.location)
+    topics = subdirectories(files, f"{root.rstrip('/')}/{CONSUME_QUEUE_DIRECTORY}")
+    queues = (queue.path for topic in topics for queue in subdirectories(files, topic.path))
+    is_lost = any(offset_files(files.list(queue)) for queue in queues)
+    segments = list_segments(store)  # a writer makes its first file before that of a queue
+    if is_lost and not segments:
+        hint = "mount the disk of its log, or put the files back"
+        raise NotAStoreError(f"{store.location} has queues but no CommitLog file", hint=hint)
+    return segments
 
 
 def _refuse_part_of_log(segments: list[Segment]) -> None:

@@ -136,10 +136,7 @@ def _is_directory(entry: FileEntry) -> bool:
 
 
 def store_with_log(location: str, directories: tuple[str, ...]) -> StorePlace:
-    """Return the store whose CommitLog files lie in some directories, which must be there.
-
-    `StoreDamagedError` says that one is empty, as where a disk is mounted, and files are missing.
-    """
+    """Return the store whose CommitLog files lie in directories, each of which must be mounted."""
     from rocketstore.storage.files.pread_files import OpenFiles  # noqa: PLC0415 - drivers only
     from rocketstore.storage.layout import StoreLayout  # noqa: PLC0415
     from rocketstore.storage.reading.pread_log import PreadLog  # noqa: PLC0415
@@ -154,13 +151,11 @@ def store_with_log(location: str, directories: tuple[str, ...]) -> StorePlace:
     files, root = files_at(location)
     layout = StoreLayout(Path(root), tuple(map(Path, directories)))
     PreadLog(layout, OpenFiles()).refuse_absent()
-    for directory in directories:
-        if not Path(directory).is_dir():
-            # To go on would read a log with holes, or the front of one.
-            raise NotAStoreError(
-                f"{directory} is not a directory, but storePathCommitLog of {location} names it",
-                hint="mount the disk, or correct the setting; workers need the same paths",
-            )
+    for directory in (one for one in directories if not Path(one).is_dir()):
+        raise NotAStoreError(
+            f"{directory} is not a directory, but storePathCommitLog of {location} names it",
+            hint="mount the disk, or correct the setting; workers need the same paths",
+        )
     names = {entry.name for entry in files.list(root)}
     return StorePlace(root, last_name(root), ABORT_FILE_NAME in names, directories)
 

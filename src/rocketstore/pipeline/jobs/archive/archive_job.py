@@ -52,7 +52,7 @@ from rocketstore.pipeline.planning import SplitTask, tasks_of
 from rocketstore.pipeline.projection import record_batches
 from rocketstore.pipeline.queues import job_options, named_stores
 from rocketstore.places.files import entries_of, opened, read_part
-from rocketstore.places.log_files import list_segments, segment_at
+from rocketstore.places.log_files import segment_at, segments_of_job
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import binary_slices, timestamps
 from rocketstore.scan.scanner import LOOKBACK_BYTES
@@ -227,7 +227,7 @@ def archive(
 
 def plan_run(store: StorePlace, last: Run | None, number: int) -> LogPlan:
     """Return what a run after `last` reads; raise where the log is not the one that it archived."""
-    segments = [one for one in list_segments(store) if not one.is_missing]
+    segments = [one for one in segments_of_job(store) if not one.is_missing]
     first = segments[0].base if segments else 0
     begin, gap = first if last is None else last.end, None
     if segments and first > begin:

@@ -40,7 +40,7 @@ from rocketstore.pipeline.planning import plan_log
 from rocketstore.pipeline.queues import job_options, named_stores
 from rocketstore.pipeline.waiting_tables import plan_transactions
 from rocketstore.places.files import sync_all
-from rocketstore.places.log_files import Segment, list_segments, store_timestamp_ms
+from rocketstore.places.log_files import Segment, segments_of_job, store_timestamp_ms
 from rocketstore.places.small_files import read_metadata
 from rocketstore.units import MiB, system_clock_ms
 
@@ -128,7 +128,7 @@ def plan_report(
     places = named_stores(options)
     out = local_place(str(out))
     refuse_inside_store(str(out), "out")
-    stores = [(place, list_segments(place)) for place in places]
+    stores = [(place, segments_of_job(place)) for place in places]
     now_ms = system_clock_ms() if now_ms is None else now_ms
     delays_ms = parse_delay_levels(StoreConfig.of(config).message_delay_level)
     delivered = {place.broker_name: _delivered(place) for place in places}
