@@ -259,7 +259,7 @@ def import_(
         def stored() -> str:
             lines = count
             if not opened.is_closed:  # else these are all
-                opened.wait_dispatched()
+                opened.wait_dispatched(opened.settle())  # also what it came amid
                 lines = opened.max_offset(topic, queue) - stored_before
             return f"{lines:,} lines are stored in {topic}/{queue}"
 

@@ -17,6 +17,7 @@ from rocketstore import Message, StoreConfig
 from rocketstore.cli.application import _interrupt_again, main, run
 from rocketstore.events import get_logger
 from rocketstore.message_store import MessageStore
+from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.storage.store import BaseStore
 from support.patience import PATIENCE_S
 from support.python_process import run_python
@@ -160,6 +161,26 @@ def test_an_interrupted_import_says_how_many_lines_are_stored(tmp_path, capsys, 
         assert not (tmp_path / "abort").exists()
         with MessageStore.open(tmp_path, read_only=True) as reader:
             assert reader.max_offset("t", 2) == stored_before + 512
+
+
+def test_an_import_that_is_interrupted_as_lines_were_just_stored_counts_them(
+    tmp_path, capsys, monkeypatch
+):
+    (tmp_path / "lines").write_bytes(b"line\n" * 300)
+    settle, came = CommitLog._settle, []
+
+    def interrupted(log: CommitLog) -> None:
+        if log._under_way is not None and not came:
+            came.append(True)
+            raise KeyboardInterrupt
+        settle(log)
+
+    monkeypatch.setattr(CommitLog, "_settle", interrupted)
+    arguments = [str(tmp_path / "s"), str(tmp_path / "lines"), "-t", "t"]
+    assert run(["store", "import", *arguments, "-s", "mappedFileSizeCommitLog=65536"]) == 130
+    with MessageStore.open(tmp_path / "s", read_only=True) as reader:
+        assert reader.max_offset("t", 0) == 256
+    assert capsys.readouterr().err == "rocketstore: interrupted; 256 lines are stored in t/0\n"
 
 
 def interrupt(*_arguments: object, **_settings: object) -> None:
