@@ -30,14 +30,13 @@ from rocketstore.config import (
     resolve_sizes,
 )
 from rocketstore.config.files import observed_in
-from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.index_file import FIRST_ITEM, IndexLayout
 from rocketstore.locks import Lock
 from rocketstore.rules import runs
 from rocketstore.rules.batch_entries import entries_called_for
 from rocketstore.rules.expectation import delay_array, expected_entries, expected_items
-from rocketstore.rules.files import NOT_A_STORE_HINT, FileFinding
+from rocketstore.rules.files import FileFinding, no_store
 from rocketstore.rules.findings import Finding, LastWriter, StoreCounts, finding
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.rules.log_rules import Chain, LogView, Stretch, log_findings
@@ -75,9 +74,7 @@ def find_layout(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSize
     layout = StoreLayout(root, *commit_log_directories(config, root))
     refuse_dledger(layout)
     if not any(path.is_dir() for path in layout.log_directories):
-        raise NotAStoreError(
-            f"{root} is not a store: it has no commitlog directory", hint=NOT_A_STORE_HINT
-        )
+        raise no_store(root)
     PreadLog(layout, OpenFiles()).refuse_absent()
     top = layout.consume_queue
     queues = [top / key.topic / str(key.queue_id) for key in listed_queues(top)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.config import resolve_sizes
 from rocketstore.config.files import commonest, observed_in
-from rocketstore.errors import NotAStoreError, StoreError
+from rocketstore.errors import StoreError
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
     BATCH_CONSUME_QUEUE_DIRECTORY,
@@ -35,7 +35,7 @@ from rocketstore.places.location import is_remote
 from rocketstore.places.log_files import list_segments
 from rocketstore.places.small_files import small_content
 from rocketstore.places.stores import configured_log, store_with_log
-from rocketstore.rules.files import NOT_A_STORE_HINT, FileFinding, FileProblem, usable_files
+from rocketstore.rules.files import FileFinding, FileProblem, no_store, usable_files
 from rocketstore.rules.newer import NEWER_FILES
 from rocketstore.rules.queue_kinds import queue_kinds
 from rocketstore.units import QueueKey
@@ -146,10 +146,7 @@ def list_store(location: str, config: StoreConfig) -> StoreListing:
     if named := configured_log(location, config):
         store_with_log(location, named)  # raises where one is not there
     elif not there.get(COMMIT_LOG_DIRECTORY):
-        raise NotAStoreError(
-            f"{location} is not a store: it has no commitlog directory",
-            hint=NOT_A_STORE_HINT,
-        )
+        raise no_store(location if is_remote(location) else Path(root))
     else:
         list_segments(location)  # raises where it is one directory of several
     directories = named or (f"{root}/{COMMIT_LOG_DIRECTORY}",)

@@ -11,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import file_name
 
 AnyPath = TypeVar("AnyPath", bound=str | Path)
@@ -19,6 +20,14 @@ NOT_A_STORE_HINT: Final = (
     "give the directory that holds commitlog, consumequeue and index; if this is it, bring "
     "commitlog back, or set storePathCommitLog to where the log lies"
 )
+
+
+def no_store(place: Path | str) -> NotAStoreError:
+    """Return the error that no log is at a place, which is a `Path` where it can be looked at."""
+    what = "it has no commitlog directory"
+    if isinstance(place, Path) and not place.is_dir():
+        what = "it is a file" if place.exists() else "it is not there"
+    return NotAStoreError(f"{place} is not a store: {what}", hint=NOT_A_STORE_HINT)
 
 
 def in_the_way(path: Path) -> tuple[str, str]:

@@ -708,8 +708,10 @@ def test_records_of_an_earlier_log_are_no_messages(root, offsets):
 def test_no_store_is_said_in_one_sentence(tmp_path):
     with pytest.raises(NotAStoreError, match="is not a store: it has no commitlog directory"):
         audited(tmp_path)
-    with pytest.raises(NotAStoreError, match="is not a store"):
+    with pytest.raises(NotAStoreError, match="nowhere is not a store: it is not there"):
         audited(tmp_path / "nowhere")
+    with pytest.raises(NotAStoreError, match="nowhere is not a store: it is not there"):
+        verify_store(tmp_path / "nowhere")
 
 
 def test_a_place_that_cannot_be_made_ends_an_audit_before_its_work(root, tmp_path, monkeypatch):

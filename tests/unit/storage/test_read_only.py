@@ -472,7 +472,7 @@ def test_a_short_last_queue_file_is_read_as_far_as_it_goes(files):
     [
         (MessageStore.open, "is a file; name a directory"),
         (ReadOnlyStore.open, "file.txt has no CommitLog: .* is not a directory"),
-        (verify_store, "file.txt is not a store: it has no commitlog directory"),
+        (verify_store, "file.txt is not a store: it is a file"),
     ],
 )
 def test_a_file_is_no_place_for_a_store(tmp_path, use, said):
