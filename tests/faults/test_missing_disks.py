@@ -11,13 +11,13 @@ from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify
 from rocketstore.audit.repair import rebuild_store
 from rocketstore.cli.log_scan import log_files_of
 from rocketstore.errors import StoreDamagedError, StoreError
-from rocketstore.pipeline.jobs.rebuild import rebuild_commit
 from rocketstore.pipeline.jobs.report.report_job import plan_report
 from rocketstore.storage.read_only import ReadOnlyStore
 from support.archiving import archived
 from support.audit_runs import audited
 from support.clock import START_MS, Clock
 from support.pipeline_tables import read_table
+from support.rebuild_runs import rebuilt_here
 from support.small_store import CONFIG, LOG_FILE_BYTES, crashed
 from support.stream_run import StreamRun
 
@@ -90,11 +90,6 @@ def remove(disk: Path) -> Callable[[], None]:
     return back
 
 
-def rebuilt(place: Path) -> None:
-    with rebuild_commit.locked(place / "root", settings(place)):
-        pass
-
-
 DOORS: dict[str, Callable[[Path], object]] = {
     "open": opened,
     "verify": lambda place: verify_store(place / "root", settings(place), now_ms=NOW_MS),
@@ -106,7 +101,7 @@ DOORS: dict[str, Callable[[Path], object]] = {
     "rebuild": lambda place: rebuild_store(
         place / "root", settings(place), what="index", now_ms=NOW_MS
     ),
-    "spark": rebuilt,
+    "spark": lambda place: rebuilt_here(place / "root", config=settings(place)),
     "audit": lambda place: audited(place / "root", config=settings(place)),
     "archive": lambda place: archived(place / "root", place / "a", config=settings(place)),
     "report": lambda place: plan_report(place / "root", place / "r", settings(place)),

@@ -31,10 +31,8 @@ from rocketstore.storage.checkpoint import forget_known_ends
 from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.log_directories import refuse_foreign
-from rocketstore.storage.files.pread_files import OpenFiles
 from rocketstore.storage.files.whole_file import replace_whole
 from rocketstore.storage.layout import StoreLayout
-from rocketstore.storage.reading.pread_log import PreadLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +66,6 @@ def locked(
             refuse_writer(layout.lock, hint="stop that writer")
             is_ours = False
         refuse_foreign(layout)
-        PreadLog(layout, OpenFiles()).refuse_absent()
         if is_ours:
             finish_interrupted(root)
         yield
