@@ -9,6 +9,7 @@ Page: docs/guide/testing.md.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import shutil
 import tempfile
@@ -21,7 +22,7 @@ from rocketstore.arguments import checked
 from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BrokerSettings
 from rocketstore.config import StoreConfig
-from rocketstore.errors import RemotingError
+from rocketstore.errors import ConfigError, RemotingError
 from rocketstore.message_store import MessageStore
 
 TRIES: Final = 5
@@ -56,6 +57,12 @@ class Broker:
     def __init__(
         self, path: Path | str | None = None, config: StoreConfig | None = None, **settings: Any
     ) -> None:
+        if unknown := [one for one in settings if one not in BrokerSettings.__struct_fields__]:
+            near = difflib.get_close_matches(unknown[0], BrokerSettings.__struct_fields__, n=1)
+            hint = f"did you mean {near[0]}?" if near else "see the fields of BrokerSettings"
+            if unknown[0] in StoreConfig.__struct_fields__:
+                hint = f"it is one of the store: config=StoreConfig.small({unknown[0]}=…)"
+            raise ConfigError(f"{unknown[0]} is no setting of a broker", key=unknown[0], hint=hint)
         self._path = None if path is None else Path(path)
         self._config = StoreConfig.small() if config is None else StoreConfig.of(config)
         self._wanted = {

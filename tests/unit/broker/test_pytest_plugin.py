@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from rocketstore.broker.testing import Broker
-from rocketstore.errors import RemotingError, ResponseError
+from rocketstore.errors import ConfigError, RemotingError, ResponseError
 from rocketstore.units import MiB
 from support.broker_desk import SEND
 from support.broker_wire import Wire
@@ -99,3 +99,19 @@ def test_a_broker_may_be_closed_before_it_began_and_twice():
         broker.make_topic("orders")
         broker.close()
     broker.close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ("autoCreateTopicEnable", r"did you mean auto_create_topic_enable\?"),
+        (
+            "message_delay_level",
+            r"one of the store: config=StoreConfig.small\(message_delay_level=…",
+        ),
+        ("unheard_of", "see the fields of BrokerSettings"),
+    ],
+)
+def test_a_setting_that_a_broker_does_not_have_is_refused_before_it_is_entered(setting, hint):
+    with pytest.raises(ConfigError, match=f"{setting} is no setting of a broker; .*{hint}"):
+        Broker(**{setting: "1s"})
