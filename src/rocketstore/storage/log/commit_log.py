@@ -13,8 +13,9 @@ B3.5, F3.1). `native.put` does all of this without the lock, for a plain put.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -217,7 +218,8 @@ class CommitLog:
         end = self.end
         sizes = [end.size_of(record, counter) for record in records]
         size = sum(sizes)
-        with self.lock:
+        # As Python ends its other threads are stopped, one of them perhaps with the lock.
+        with nullcontext() if sys.is_finalizing() else self.lock:
             try:
                 now = self._enter()
                 if end.position >= end.look_at:
