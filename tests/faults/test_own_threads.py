@@ -108,7 +108,7 @@ program = Program()
 if sys.argv[4:]:
     program.store.put(program.message)
     program.store.wait_dispatched()
-if sys.argv[2] == "True" and sys.argv[4:] == ["off"]:
+if sys.argv[4:] == ["off"]:
     program.store._writer._log.lock.acquire()  # as a thread has it that was stopped
 """
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -218,8 +218,9 @@ class CommitLog:
         end = self.end
         sizes = [end.size_of(record, counter) for record in records]
         size = sum(sizes)
-        # As Python ends its other threads are stopped, one of them perhaps with the lock.
-        with nullcontext() if sys.is_finalizing() else self.lock:
+        if sys.is_finalizing():  # other threads are stopped, one of them perhaps with the lock
+            self.lock = Lock()
+        with self.lock:
             try:
                 now = self._enter()
                 if end.position >= end.look_at:
