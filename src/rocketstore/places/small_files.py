@@ -57,11 +57,9 @@ def read_consumer_offsets(store: StorePlace) -> ConsumerOffsets:
     listed = files.list(f"{root}/{CONFIG_DIRECTORY}")
     changed = {entry.name: entry.changed_ns for entry in listed}
     refuse_rocksdb_tables(f"{store.location}/{CONFIG_DIRECTORY}", changed)
-    for name in offset_tables_by_age(changed):
-        table = read_metadata(store, name, ConsumerOffsets)
-        if table is not None:
-            return table
-    return ConsumerOffsets()
+    names = offset_tables_by_age(changed)
+    found = (read_metadata(store, name, ConsumerOffsets) for name in names)
+    return next(filter(None, found), ConsumerOffsets())
 
 
 def _root_file(store: StorePlace, name: str) -> bytes:

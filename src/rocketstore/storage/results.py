@@ -44,18 +44,13 @@ class NotTakenError(Exception):
 
 
 _STORED: Final = (
-    PutMessageStatus.PUT_OK,
-    PutMessageStatus.FLUSH_DISK_TIMEOUT,
-    PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
-    PutMessageStatus.SLAVE_NOT_AVAILABLE,
-)
-
-
+    PutMessageStatus.PUT_OK, PutMessageStatus.FLUSH_DISK_TIMEOUT,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT, PutMessageStatus.SLAVE_NOT_AVAILABLE,
+)  # fmt: skip
 _REFUSED_AGAIN: Final = (
-    PutMessageStatus.MESSAGE_ILLEGAL,
-    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
+    PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
     PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
-)
+)  # fmt: skip
 
 
 class PutResult(msgspec.Struct, frozen=True, gc=False):
@@ -117,13 +112,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         elif not self.retriable:
             hint = "it would be refused again: change the message, or the limit that is named"
         why = "" if self.detail is None else f": {self.detail}"
-        raise PutFailedError(
-            f"{self.status.name}: {what}{why}",
-            status=self.status,
-            is_stored=self.is_stored,
-            retriable=self.retriable,
-            hint=hint,
-        )
+        raise PutFailedError(f"{self.status.name}: {what}{why}", self, hint=hint)
 
     @property
     def message_id(self) -> str:

@@ -300,11 +300,8 @@ def _read(directory: Path) -> dict[str, Any] | None:
     """Return the content of the file that counts; None without one."""
     changed = changed_ns(directory)
     refuse_rocksdb_tables(directory, changed)
-    for name in offset_tables_by_age(changed):
-        found = read_with_backup(directory / name, _decoded)
-        if found is not None:
-            return found
-    return None
+    paths = (directory / name for name in offset_tables_by_age(changed))
+    return next(filter(None, (read_with_backup(path, _decoded) for path in paths)), None)
 
 
 def _decoded(content: bytes) -> dict[str, Any]:
