@@ -8,7 +8,10 @@ what was found against what was expected, and what to do next (``hint``).
 from __future__ import annotations
 
 import sys
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+if TYPE_CHECKING:
+    from enum import Enum
 
 
 class RocketStoreError(Exception):
@@ -213,10 +216,11 @@ class PutFailedError(StoreError):
 
     exit_code = 1
 
-    def __init__(self, message: str, result: Any, *, hint: str) -> None:
+    def __init__(
+        self, message: str, *, status: Enum, is_stored: bool, retriable: bool, hint: str
+    ) -> None:
         super().__init__(message, hint=hint)
-        self.status, self.is_stored = result.status, result.is_stored
-        self.retriable = result.retriable
+        self.status, self.is_stored, self.retriable = status, is_stored, retriable
 
 
 class RefusedMessageError(StoreError):

@@ -112,7 +112,10 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         elif not self.retriable:
             hint = "it would be refused again: change the message, or the limit that is named"
         why = "" if self.detail is None else f": {self.detail}"
-        raise PutFailedError(f"{self.status.name}: {what}{why}", self, hint=hint)
+        raise PutFailedError(
+            f"{self.status.name}: {what}{why}", hint=hint, status=self.status,
+            is_stored=self.is_stored, retriable=self.retriable,
+        )  # fmt: skip
 
     @property
     def message_id(self) -> str:
