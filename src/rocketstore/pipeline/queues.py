@@ -160,10 +160,9 @@ def refuse_unknown(stores: Sequence[StorePlace], topics: Mapping[str, str]) -> N
     for name, near in topics.items():
         raise ConfigError(
             f"no topic {name} in {', '.join(one.location for one in stores)}",
-            key="subscribe",
-            value=name,
+            key="subscribe", value=name,
             hint=f'{near} To read what is there: option("failOnDataLoss", "false")',
-        )
+        )  # fmt: skip
 
 
 def check_brokers(key: str, given: Iterable[QueuePlace | str | None], known: Iterable[str]) -> None:

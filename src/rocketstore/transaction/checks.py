@@ -153,11 +153,8 @@ class TransactionChecks(Service):
         try:
             if not transactions.is_open(half):
                 return half
-            if (
-                step is CheckStep.DISCARD
-                or real_queue(half) is None
-                or PRODUCER_GROUP not in half.properties
-            ):
+            can_be_asked = real_queue(half) is not None and PRODUCER_GROUP in half.properties
+            if step is CheckStep.DISCARD or not can_be_asked:
                 return self._discarded(half)
             if step is CheckStep.MOVE:
                 return self._moved(half, immune_record(half))
