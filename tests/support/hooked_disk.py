@@ -36,7 +36,8 @@ def _hooked(name: str, told: str) -> Callable[..., Any]:
 HookedDisk.create_unnamed = _hooked("create_unnamed", "create_file")  # type: ignore[method-assign]
 for _name in (
     "create_file", "give_name", "allocate", "write_at", "zero_range", "fdatasync",
-    "fsync_directory", "make_directory", "replace", "unlink", "remove_directory",
+    "fsync_directory", "make_directory", "replace", "exchange", "unlink",
+    "remove_directory",
 ):  # fmt: skip
     setattr(HookedDisk, _name, _hooked(_name, _name))
 

@@ -121,11 +121,8 @@ def of_kafka(key: str, given: Iterable[str], known: Mapping[str, str]) -> str:
     theirs = {one for one in theirs if nearest(one, known) != [SERVERS]}  # misspelt
     if key not in theirs:
         return ""
-    hint = (
-        f"leave out {', '.join(others)} too"
-        if (others := sorted(theirs - {key}))
-        else "leave it out"
-    )
+    others = sorted(theirs - {key})
+    hint = f"leave out {', '.join(others)} too" if others else "leave it out"
     hint += ": a store is files, and has no such settings"
     if "perpart" in str(theirs).lower() and "maxSplitBytes" in known.values():
         hint += "; how much a task reads is maxSplitBytes"

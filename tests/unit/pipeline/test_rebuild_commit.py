@@ -20,6 +20,7 @@ from rocketstore.errors import (
     SystemRefusedError,
 )
 from rocketstore.pipeline.jobs.rebuild import rebuild_commit
+from rocketstore.storage.files.disk import Disk
 from support.clock import START_MS, Clock
 from support.hooked_disk import HookedDisk, ends_after
 from support.killed import Killed
@@ -76,7 +77,6 @@ def committed(root, allowed, monkeypatch):
 
     (staging,) = (path for path in (root / "rebuild").iterdir() if path.is_dir())
     with monkeypatch.context() as patched:
-        patched.setattr(rebuild_commit, "_exchange", counted(rebuild_commit._exchange))
         patched.setattr(rebuild_commit.shutil, "rmtree", counted(shutil.rmtree))
         try:
             rebuild_commit.commit(root, staging, now_ms=START_MS, disk=HookedDisk(count))
@@ -122,7 +122,8 @@ def test_where_names_cannot_be_exchanged_a_kill_between_two_renames_is_mended(
     def refuse(*_):
         raise OSError(errno.EINVAL, "no exchange here")
 
-    monkeypatch.setattr(rebuild_commit, "_exchange", refuse)
+    for disk in (Disk, HookedDisk):
+        monkeypatch.setattr(disk, "exchange", refuse)
     old, count, is_over, missing = parts_of(staged), 0, False, 0
     rebuilt(shutil.copytree(staged, tmp_path / "expected"))
     new = parts_of(tmp_path / "expected")

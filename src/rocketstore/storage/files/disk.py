@@ -32,6 +32,9 @@ from rocketstore.units import MiB
 NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers for a lack of space: a full file system, or a used-up quota."""
 
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+
 _ACCESS: Final = (
     "let the user of this process enter the directories above it, read it, and write it and its "
     "directory unless it only reads (chown, chmod)"
@@ -330,6 +333,17 @@ class Disk:
     def replace(self, source: Path, target: Path) -> None:
         """Rename `source` over `target` in one step; durable after `fsync_directory`."""
         source.replace(target)
+
+    def exchange(self, one: Path, other: Path) -> None:
+        """Let two names change places in one step; durable after `fsync_directory`."""
+        function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+        if function is None:
+            raise OSError(errno.ENOSYS, "no renameat2")
+        here = ctypes.c_int(_AT_FDCWD)
+        names = [ctypes.c_char_p(os.fsencode(path)) for path in (one, other)]
+        if function(here, names[0], here, names[1], ctypes.c_uint(_RENAME_EXCHANGE)) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
     def unlink(self, path: Path) -> None:
         """Delete the file; durable after `fsync_directory`. A missing file is not an error."""

@@ -12,7 +12,6 @@ says up to when queues and index are on the disk, and the new ones are, to the l
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import shutil
@@ -43,8 +42,6 @@ _log: Final = get_logger(__name__)
 
 REBUILD_DIRECTORY: Final = "rebuild"  # in the store, where a rebuild works; gone when none runs
 JOURNAL_NAME: Final = "commit.json"
-_AT_FDCWD: Final = -100
-_RENAME_EXCHANGE: Final = 2
 
 
 @contextmanager
@@ -167,7 +164,7 @@ def _swap(current: Path, new: Path, *, has_old: bool, disk: Disk) -> None:
         disk.replace(new, current)
         return
     try:
-        _exchange(new, current)
+        disk.exchange(new, current)
     except OSError as error:
         if error.errno not in {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}:
             raise StoreError(
@@ -177,17 +174,6 @@ def _swap(current: Path, new: Path, *, has_old: bool, disk: Disk) -> None:
         # The file system cannot exchange names: for a moment one is missing; the journal covers it.
         disk.replace(current, new.with_name(f"old-{new.name}"))
         disk.replace(new, current)
-
-
-def _exchange(one: Path, other: Path) -> None:
-    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if function is None:
-        raise OSError(errno.ENOSYS, "no renameat2")
-    here = ctypes.c_int(_AT_FDCWD)
-    names = [ctypes.c_char_p(os.fsencode(path)) for path in (one, other)]
-    if function(here, names[0], here, names[1], ctypes.c_uint(_RENAME_EXCHANGE)) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 def _keep_old(root: Path, journal: Journal, disk: Disk) -> bool:
