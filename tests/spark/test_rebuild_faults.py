@@ -1,6 +1,6 @@
 """A rebuild whose shuffle files are lost or cut off between two stages.
 
-Files that are cut off where they are staged: tests/unit/pipeline/test_rebuild_commit.py; workers
+Files that are cut off where they are staged: tests/unit/pipeline/test_replacement.py; workers
 and executors that are killed: test_cluster.py.
 """
 

@@ -14,9 +14,9 @@ import pytest
 from rocketstore import Message, MessageStore, StoreConfig, repair_store
 from rocketstore.audit.repair import rebuild_store
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError, StoreLockedError
-from rocketstore.pipeline.jobs.rebuild import rebuild_commit
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.recovery import replacement
 from support.clock import START_MS, Clock
 from support.small_store import CONFIG
 
@@ -49,7 +49,7 @@ def texts_in(store: MessageStore) -> list[str]:
 
 
 def locked_by_rebuild(root: Path, config: StoreConfig) -> None:
-    with rebuild_commit.locked(root, config):
+    with replacement.locked(root, config):
         pass
 
 

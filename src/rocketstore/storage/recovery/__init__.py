@@ -2,7 +2,8 @@
 
 `recover` is the order of it; `log_survey` finds where the log ends, `lost_files` what is missing,
 `queue_recovery` brings the queues to that end, `evidence` keeps what is cut. The policy
-``compatible`` is `recovery_compatible`. What was done is a report::
+``compatible`` is `recovery_compatible`, and `replacement` puts queues that a rebuild made
+in the place of the old ones. What was done is a report::
 
     >>> with MessageStore.open("store", StoreConfig.small()) as store:
     ...     result = store.put(Message(topic="orders", body=b"o-17"))

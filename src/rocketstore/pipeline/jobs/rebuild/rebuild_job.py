@@ -3,7 +3,7 @@
 `log_blocks` turns the log into rows, which Spark keeps on the executors' disks, so the log is read
 once. The driver decides from their facts what is log; Spark shuffles blocks to one
 task per queue or index file (`rebuilt_files`); the driver checks what was written and puts it in
-the place of the old (`rebuild_commit`), or publishes it in a new one. See
+the place of the old (`storage.recovery.replacement`), or publishes it in a new one. See
 ``docs/guide/spark-rebuild.md``.
 """
 
@@ -34,7 +34,7 @@ from rocketstore.pipeline.jobs.execution import (
     plain_failure,
 )
 from rocketstore.pipeline.jobs.publishing import published
-from rocketstore.pipeline.jobs.rebuild import log_blocks, rebuild_commit, rebuilt_files
+from rocketstore.pipeline.jobs.rebuild import log_blocks, rebuilt_files
 from rocketstore.pipeline.jobs.rebuild.log_blocks import FACTS_TARGET, INDEX_TARGET, QUEUE_TARGET
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.planning import MOST_TASKS
@@ -46,6 +46,7 @@ from rocketstore.rules.files import FileProblem
 from rocketstore.rules.findings import Reported
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.rules.log_rules import Damaged
+from rocketstore.storage.recovery import replacement
 from rocketstore.units import MiB, system_clock_ms
 
 if TYPE_CHECKING:
@@ -145,14 +146,14 @@ def rebuild(
     build = partial(_build, spark, str(store), config, max_split_bytes, now_ms)
     with ExitStack() as stack:
         if not is_remote(location):  # an object store has no lock, and is only read
-            lock = rebuild_commit.locked(Path(location), config, only_reads=target is not None)
+            lock = replacement.locked(Path(location), config, only_reads=target is not None)
             stack.enter_context(lock)
         if target is not None:
             report = build(stack.enter_context(published(str(target))))
         else:
-            staging = stack.enter_context(rebuild_commit.staged(Path(location)))
+            staging = stack.enter_context(replacement.staged(Path(location)))
             report = build(str(staging))
-            kept = rebuild_commit.commit(Path(location), staging, now_ms=now_ms)
+            kept = replacement.commit(Path(location), staging, now_ms=now_ms)
     return msgspec.structs.replace(
         report,
         target=location if target is None else str(target),

@@ -19,8 +19,8 @@ from rocketstore.errors import (
     StoreLockedError,
     SystemRefusedError,
 )
-from rocketstore.pipeline.jobs.rebuild import rebuild_commit
 from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.recovery import replacement
 from support.clock import START_MS, Clock
 from support.hooked_disk import HookedDisk, ends_after
 from support.killed import Killed
@@ -56,7 +56,7 @@ def staged(store, monkeypatch):
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(rebuild_commit, "commit", kill)
+        patched.setattr(replacement, "commit", kill)
         with pytest.raises(Killed):
             rebuilt(store)
     (staging,) = (store / "rebuild").iterdir()
@@ -77,9 +77,9 @@ def committed(root, allowed, monkeypatch):
 
     (staging,) = (path for path in (root / "rebuild").iterdir() if path.is_dir())
     with monkeypatch.context() as patched:
-        patched.setattr(rebuild_commit.shutil, "rmtree", counted(shutil.rmtree))
+        patched.setattr(replacement.shutil, "rmtree", counted(shutil.rmtree))
         try:
-            rebuild_commit.commit(root, staging, now_ms=START_MS, disk=HookedDisk(count))
+            replacement.commit(root, staging, now_ms=START_MS, disk=HookedDisk(count))
         except Killed:
             return False
     return True
@@ -131,8 +131,8 @@ def test_where_names_cannot_be_exchanged_a_kill_between_two_renames_is_mended(
         root = shutil.copytree(staged, tmp_path / "killed")
         is_over = committed(root, count, monkeypatch)
         missing += len(parts_of(root)) < len(NAMES)
-        with rebuild_commit.locked(root):
-            rebuild_commit.finish_interrupted(root)
+        with replacement.locked(root):
+            replacement.finish_interrupted(root)
         found = parts_of(root)
         for name in NAMES:
             assert found[name] in (old[name], new[name])
@@ -153,8 +153,8 @@ def test_a_directory_that_a_writer_went_on_with_is_never_replaced_by_what_a_kill
         with open_store(root, clock) as opened:
             put_later(opened)
         before = parts_of(root)
-        with rebuild_commit.locked(root):
-            rebuild_commit.finish_interrupted(root)
+        with replacement.locked(root):
+            replacement.finish_interrupted(root)
         assert parts_of(root) == before
         if is_over:
             break
