@@ -210,10 +210,6 @@ class MappedFile:
         if descriptor is not None:
             os.close(descriptor)
 
-    def __del__(self) -> None:
-        # A call that was amid a read as its store closed has opened it again.
-        self._close()
-
     def read_at(self, position: int, size: int) -> bytes:
         """Return a copy of up to `size` bytes by `pread`, without mapping the file."""
         with self._lock:  # so that it is not closed; borrowing one would take longer than the call

@@ -260,15 +260,6 @@ def test_dropping_a_file_gives_its_descriptors_back(tmp_path, disk):
     assert open_descriptors(tmp_path) == before
 
 
-def test_a_read_amid_which_the_store_closed_leaves_no_descriptor(tmp_path, disk):
-    file = create(tmp_path, disk)
-    file.drop()
-    file.read_at(0, 1)
-    assert open_descriptors(tmp_path) == 1
-    del file
-    assert open_descriptors(tmp_path) == 0
-
-
 def test_a_file_is_mapped_while_the_disk_of_another_one_hangs(tmp_path, disk):
     opening, hanging = threading.Event(), threading.Event()
 
