@@ -69,7 +69,7 @@ def equal_bytes(first: Bytes, at: int, second: Bytes, other: int, size: int) -> 
 
 def bytes_mapped(address: int, size: int) -> Bytes:
     """Return bytes of a mapping that its owner holds, by their address."""
-    return np.frombuffer((ctypes.c_uint8 * size).from_address(int(address)), np.uint8)
+    return np.frombuffer(memoryview((ctypes.c_uint8 * size).from_address(int(address))), np.uint8)
 
 
 def numbers_of(array: Numbers) -> Numbers:
