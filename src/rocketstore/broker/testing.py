@@ -28,6 +28,10 @@ from rocketstore.message_store import MessageStore
 TRIES: Final = 5
 """How often a port is chosen: another process may take the one that was free."""
 
+SEND_WAIT_MS: Final = 5_000
+"""How long a send may wait before it is refused, unless settings say so: 4.9's 200 ms are soon over
+where tests keep all processors busy."""
+
 
 class Broker:
     """A broker of its own, with a name server inside; a context manager.
@@ -39,7 +43,7 @@ class Broker:
     config
         Settings of the store; unset, small files.
     settings
-        Fields of `BrokerSettings`.
+        Fields of `BrokerSettings`. Unset, ports are free ones, and sends may wait `SEND_WAIT_MS`.
 
     Attributes
     ----------
@@ -66,7 +70,8 @@ class Broker:
         self._path = None if path is None else Path(path)
         self._config = StoreConfig.small() if config is None else StoreConfig.of(config)
         self._wanted = {
-            "broker_name": "broker-a", "listen_port": 0, "namesrv_port": 0, **settings,
+            "broker_name": "broker-a", "listen_port": 0, "namesrv_port": 0,
+            "wait_time_mills_in_send_queue": SEND_WAIT_MS, **settings,
         }  # fmt: skip
         self._temporary: Path | None = None
         self._service: BrokerService | None = None

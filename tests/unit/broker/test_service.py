@@ -12,6 +12,7 @@ from rocketstore.broker.registration import LONGEST_WAIT_S
 from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BrokerSettings, free_port
 from rocketstore.broker.testing import Broker
+from rocketstore.broker.topics import Topics
 from rocketstore.config import BrokerRole, FlushDiskType
 from rocketstore.errors import ConfigError, FormatError, RemotingError, SystemRefusedError
 from support.broker_desk import SEND
@@ -65,6 +66,22 @@ def test_broker_starts_where_the_port_of_the_vip_channel_is_in_use():
         taken.listen()
         with Broker(listen_port=port) as broker, Wire(broker.address) as wire:
             assert wire.ask(310, SEND, b"x").code == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"), [({}, 0), ({"wait_time_mills_in_send_queue": 200}, 2)]
+)
+def test_sends_to_a_broker_of_a_test_may_wait_for_a_busy_machine(monkeypatch, settings, code):
+    settle = Topics.settle
+
+    def settle_slowly(self, *topics):
+        time.sleep(0.3)
+        settle(self, *topics)
+
+    with Broker(**settings) as broker, Wire(broker.address) as wire:
+        monkeypatch.setattr(Topics, "settle", settle_slowly)
+        replies = wire.ask_all(*[(310, {**SEND, "b": "slow"}, b"x") for _ in range(2)])
+        assert [one.code for one in replies] == [0, code]
 
 
 def test_held_pull_is_refused_as_the_store_closes():
