@@ -166,7 +166,7 @@ def must_exist(place: Path | str, what: str = "directory", *, hint: str | None =
         if is_remote(place):
             return
         place = Path(local_path(place))
-    if not place.exists():  # whoever started this in another directory sees which one it is
+    if not place.exists():  # the whole path shows a command that was run elsewhere
         raise StoreError(f"{place.absolute()}: there is no such {what}", hint=hint)
 
 

@@ -188,8 +188,8 @@ def _within_queues(
     if is_to_end or not options.fail_on_data_loss:
         dispatched = log.dispatched()
         tail = [ByteRange(dispatched, log.end)]
-    with side_by_side(store.location, len(wanted)) as mapped:
-        spans = [one for one in mapped(log.span, wanted, wanted.values()) if one is not None]
+    found = side_by_side(store.location, len(wanted))(log.span, wanted, wanted.values())
+    spans = [one for one in found if one is not None]
     # With fewer entries than records, or with many queues, a task has to scan.
     is_scanned = len(chosen) > MANY_QUEUES or any(span.start < log.start for span in spans)
     said: dict[str, Any] = {"queues": () if is_scanned else tuple(chosen), "dispatched": dispatched}
@@ -222,9 +222,8 @@ class _Log:
             if (found := last_dispatched(self.store, one, self.end)) is not None:
                 return found
         listed = list_queues(self.store.location)
-        with side_by_side(self.store.location, len(listed)) as mapped:
-            ends = mapped(self._last_record, listed)
-            return max((end for end in ends if end is not None), default=self.start)
+        ends = side_by_side(self.store.location, len(listed))(self._last_record, listed)
+        return max((end for end in ends if end is not None), default=self.start)
 
     def _last_record(self, key: QueueKey) -> int | None:
         """Return where the record of a queue's last entry starts; None where none does."""
@@ -312,10 +311,10 @@ def in_time(
         return _between(times, len(segments), low, high)
 
     # In a long log some files are looked at, in equal steps, and then both ends of what they leave.
-    with side_by_side(store.location, len(segments)) as mapped:
-        kept = look([*range(0, len(segments), step), len(segments) - 1])
-        if step > 1:
-            kept = look([*kept[:step], *kept[-step:]])
+    mapped = side_by_side(store.location, len(segments))
+    kept = look([*range(0, len(segments), step), len(segments) - 1])
+    if step > 1:
+        kept = look([*kept[:step], *kept[-step:]])
     return list(segments[kept.start : kept.stop])
 
 

@@ -113,8 +113,8 @@ def _segments(store: StorePlace, _: ReadOptions, schema: Schema) -> Iterator[Rec
     segments = list_segments(store)
     times: Iterable[int | None] = [None] * len(segments)
     if "firstStoreTimestamp" in schema.names:
-        with side_by_side(store.location, len(segments)) as mapped:
-            times = list(mapped(partial(store_timestamp_ms, store.location), segments))
+        mapped = side_by_side(store.location, len(segments))
+        times = list(mapped(partial(store_timestamp_ms, store.location), segments))
     rows = [
         (one.base, one.size, time, one.state.value, one.path, store.broker_name)
         for one, time in zip(segments, times, strict=True)

@@ -16,12 +16,11 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-from rocketstore.at_once import at_once
+from rocketstore.at_once import at_once, spread
 from rocketstore.errors import StoreError
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.refusals import is_never_listed
@@ -67,21 +66,17 @@ def offset_files(entries: Iterable[FileEntry]) -> list[StoreFile]:
     return sorted(found, key=lambda one: (one.base, one.path))
 
 
-@contextlib.contextmanager
-def side_by_side(location: str, count: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """Yield a `map` over some values, which runs calls side by side if it pays."""
+def side_by_side(location: str, count: int) -> Callable[..., Iterator[Any]]:
+    """Return a `map` over some values, which runs calls side by side if it pays."""
     if count < REQUESTS and not is_remote(location):
-        yield map  # done before the threads are there
-        return
-    with ThreadPoolExecutor(REQUESTS, thread_name_prefix="rocketstore-read") as pool:
+        return map  # done before the threads are there
 
-        def mapped(call: Callable[..., Any], *values: Iterable[Any]) -> Iterator[Any]:
-            rows = zip(*values, strict=True)
-            # Asked for all at once, 100,000 would take 100 MB.
-            while some := [*itertools.islice(rows, 64 * REQUESTS)]:
-                yield from pool.map(call, *zip(*some, strict=True))
+    def mapped(call: Callable[..., Any], *values: Iterable[Any]) -> Iterator[Any]:
+        rows = zip(*values, strict=True)
+        while some := [*itertools.islice(rows, 64 * REQUESTS)]:
+            yield from spread(lambda row: call(*row), some, most=REQUESTS)
 
-        yield mapped
+    return mapped
 
 
 def files_at(location: str) -> tuple[Files, str]:

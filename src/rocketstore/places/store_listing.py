@@ -201,9 +201,8 @@ def _listed(location: str, directory: str) -> dict[tuple[str, str], list[FileEnt
         for topic in subdirectories(files, directory)
         for one in subdirectories(files, topic.path)
     ]
-    with side_by_side(location, len(found)) as mapped:
-        listings = mapped(files.list, [one.path for _, one in found])
-        return dict(zip(((topic, one.name) for topic, one in found), listings, strict=True))
+    listings = side_by_side(location, len(found))(files.list, [one.path for _, one in found])
+    return dict(zip(((topic, one.name) for topic, one in found), listings, strict=True))
 
 
 def small_contents(

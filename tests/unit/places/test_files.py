@@ -24,8 +24,7 @@ def test_what_is_asked_for_side_by_side_is_drawn_in_parts():
             drawn.append(number)
             yield number
 
-    with files.side_by_side("s3://bucket", 10_000) as mapped:
-        found = mapped(str, values())
-        assert next(found) == "0"
-        assert len(drawn) < 2000
-        assert [*found] == [*map(str, range(1, 10_000))]
+    found = files.side_by_side("s3://bucket", 10_000)(str, values())
+    assert next(found) == "0"
+    assert len(drawn) < 2000
+    assert [*found] == [*map(str, range(1, 10_000))]

@@ -224,7 +224,7 @@ def test_dispatch_that_fails_for_30_s_refuses_puts_until_it_works(tmp_path, monk
         store.put(MESSAGE)
         with monkeypatch.context() as patched:
             patched.setattr(Dispatcher, "_dispatch_to", lambda *_: os.fsync(-1))
-            for pause_ms in (0, 1, DISPATCH_ERROR_AFTER_MS - 2, 1):  # each try fails anew
+            for pause_ms in (0, 1, DISPATCH_ERROR_AFTER_MS - 2, 1):  # each try fails again
                 clock.now_ms += pause_ms
                 assert workers.dispatch.run_once() is None
                 watch._job()

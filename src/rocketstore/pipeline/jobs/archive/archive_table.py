@@ -268,8 +268,8 @@ class Archive:
             for one in pa.table(self.extents.get_add_actions(flatten=True)).to_pylist()
             if not run or (one.get("min.run") or 0) <= run <= (one.get("max.run") or run)
         ]
-        with side_by_side(self.location, len(paths)) as mapped:
-            return [row for rows in mapped(read, paths) for row in rows]
+        found = side_by_side(self.location, len(paths))(read, paths)
+        return [row for rows in found for row in rows]
 
     def commit(
         self, name: str, broker: str, marks: Mapping[str, int], files: Sequence[WrittenFile]
