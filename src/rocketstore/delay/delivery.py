@@ -149,10 +149,13 @@ class DelayedDelivery:
         if level.number not in self._blocked:
             self._blocked.add(level.number)
             _log.warning(
-                "delay.put_refused", delay_level=level.number, queue_offset=entry.offset,
-                status=result.status.name, reason=result.detail,
+                "delay.put_refused",
+                delay_level=level.number,
+                queue_offset=entry.offset,
+                status=result.status.name,
+                reason=result.detail,
                 next=f"tried again every {RETRY_MS} ms",
-            )  # fmt: skip
+            )
         return False
 
     def _give_up(self, level: Level, entry: Due, why: str) -> bool:

@@ -44,13 +44,16 @@ class NotTakenError(Exception):
 
 
 _STORED: Final = (
-    PutMessageStatus.PUT_OK, PutMessageStatus.FLUSH_DISK_TIMEOUT,
-    PutMessageStatus.FLUSH_SLAVE_TIMEOUT, PutMessageStatus.SLAVE_NOT_AVAILABLE,
-)  # fmt: skip
+    PutMessageStatus.PUT_OK,
+    PutMessageStatus.FLUSH_DISK_TIMEOUT,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE,
+)
 _REFUSED_AGAIN: Final = (
-    PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
+    PutMessageStatus.MESSAGE_ILLEGAL,
+    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
     PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
-)  # fmt: skip
+)
 
 
 class PutResult(msgspec.Struct, frozen=True, gc=False):
@@ -113,9 +116,12 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
             hint = "it would be refused again: change the message, or the limit that is named"
         why = "" if self.detail is None else f": {self.detail}"
         raise PutFailedError(
-            f"{self.status.name}: {what}{why}", hint=hint, status=self.status,
-            is_stored=self.is_stored, retriable=self.retriable,
-        )  # fmt: skip
+            f"{self.status.name}: {what}{why}",
+            hint=hint,
+            status=self.status,
+            is_stored=self.is_stored,
+            retriable=self.retriable,
+        )
 
     @property
     def message_id(self) -> str:

@@ -181,7 +181,9 @@ class DispatchService:
         count, _, since_ms = self.health
         self.health = DispatchHealth(count + 1, error, since_ms if count else self.monotonic())
         _log.error(
-            "dispatch.failed", error=f"{type(error).__name__}: {error}",
+            "dispatch.failed",
+            error=f"{type(error).__name__}: {error}",
             failure_count=self.health.failure_count,
-            dispatched_offset=self.dispatcher.dispatched_offset, next="tried again",
-        )  # fmt: skip
+            dispatched_offset=self.dispatcher.dispatched_offset,
+            next="tried again",
+        )

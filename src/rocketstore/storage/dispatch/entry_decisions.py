@@ -163,9 +163,11 @@ class EntryDecisions:
             return self._refuse(number, "so many messages cannot be missing before it")
         if queue.files.files:
             _log.warning(
-                "dispatch.gap", queue=str(queue.key), missing=offset - queue.max_offset,
+                "dispatch.gap",
+                queue=str(queue.key),
+                missing=offset - queue.max_offset,
                 physical_offset=int(self.columns.physical_offset[number]),
-            )  # fmt: skip
+            )
         return queue.fill_to(offset * ENTRY_SIZE_BYTES) or self._refuse(
             number, "a file of its queue is missing before it"
         )
@@ -304,9 +306,10 @@ class EntryDecisions:
     def _refuse(self, number: int, why: str) -> Literal[False]:
         """Leave a record without a queue entry; its index items follow."""
         _log.warning(
-            "dispatch.refused", reason=why,
+            "dispatch.refused",
+            reason=why,
             physical_offset=int(self.columns.physical_offset[number]),
             queue_id=int(self.columns.queue_id[number]),
             queue_offset=int(self.columns.queue_offset[number]),
-        )  # fmt: skip
+        )
         return False

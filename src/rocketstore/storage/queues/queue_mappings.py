@@ -163,9 +163,11 @@ class QueueMappings:
             return True
         self._may_raise = False
         _log.warning(
-            "descriptors.short", soft_limit=soft, mapped_queues=self._writer_limit,
+            "descriptors.short",
+            soft_limit=soft,
+            mapped_queues=self._writer_limit,
             reason="more queues are written than files can be open and mapped",
-        )  # fmt: skip
+        )
         return False
 
 
