@@ -76,6 +76,7 @@ def slave(
     """
     config = _served(settings, broker_role=BrokerRole.SLAVE)
     config = with_master(config, master)
+    check_ports(store, config)
     with stop_on_signal() as stop:
         while not stop.is_set:
             end = _follow(store, config, stop, renew=renew)

@@ -115,14 +115,19 @@ def stop_on_signal() -> Iterator[StopSignal]:
 def check_ports(store: Path, config: StoreConfig, *more: tuple[str, int, str]) -> None:
     """Refuse a port that is in use before a new store is made, which would stay, empty.
 
-    `more` are hosts, ports and keys besides that for slaves.
+    `more` are hosts, ports and keys besides those for slaves and for metrics.
     """
     if StoreLayout.of(store, config).lock.exists():
         return  # it is no new one, and may be in use itself
-    port = None if config.broker_role is BrokerRole.SLAVE else config.ha_listen_port
-    for place in ((config.ha_listen_address, port or 0, "haListenPort"), *more):
+    if config.broker_role is not BrokerRole.SLAVE and (port := config.ha_listen_port) is not None:
+        more = (config.ha_listen_address, port, "haListenPort"), *more
+    for place in more:
         for one in listeners(*place):
             one.close()
+    if config.metrics_port:
+        from rocketstore.metrics.endpoint import metrics_server
+
+        metrics_server(config, {}).close()
 
 
 def with_retention(loaded: LoadedConfig) -> StoreConfig:

@@ -6,9 +6,9 @@ The modules for serving are imported when a port is set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from rocketstore.errors import RocketStoreError, SystemRefusedError, UnsupportedEnvironmentError
 from rocketstore.events import get_logger
@@ -16,8 +16,12 @@ from rocketstore.storage.attached import Service
 from rocketstore.storage.threads import ServiceThread
 
 if TYPE_CHECKING:
+    from rocketstore.config import StoreConfig
     from rocketstore.metrics.http_server import MetricsServer
+    from rocketstore.storage.metric import Histogram, Metric
     from rocketstore.storage.store import BaseStore
+
+    Told: TypeAlias = Mapping[str, Callable[[], Iterable[Metric | Histogram]]]
 
 PATHS: Final = ("/metrics", "/metrics/exporter")
 
@@ -40,26 +44,14 @@ class MetricsService(Service):
         return None if self._server is None else int(self._server.listener.getsockname()[1])
 
     def start(self) -> None:
-        """Listen, if ``metricsPort`` says where.
-
-        `UnsupportedEnvironmentError` says that prometheus-client is not installed,
-        `SystemRefusedError` that the port is in use, or the address not one of this machine.
-        """
-        config = self._store.config
-        host, port = config.metrics_host, config.metrics_port
-        if not port:
+        """Listen, if ``metricsPort`` says where; raises what `metrics_server` raises."""
+        if not self._store.config.metrics_port:
             return
-        application = self._application()
-        from rocketstore.metrics.http_server import MetricsServer  # noqa: PLC0415 - slow to import
+        from rocketstore.metrics.exporter import exporter_metrics  # noqa: PLC0415 - when served
 
-        try:
-            server = self._server = MetricsServer((host, port), application)
-        except OSError as error:
-            raise SystemRefusedError(
-                f"cannot serve metrics on {host}:{port}: {error.strerror or error}",
-                code=error.errno,
-                hint="set another metricsPort or metricsHost; metricsPort=0 serves none",
-            ) from error
+        exported = partial(exporter_metrics, self._store)
+        told: Told = {PATHS[0]: self._store.observation.metrics, PATHS[1]: exported}
+        server = self._server = metrics_server(self._store.config, told)
         self._thread = ServiceThread("rocketstore-metrics", server.serve, server.wake)
         self._thread.start()
 
@@ -77,41 +69,56 @@ class MetricsService(Service):
         if self._server is not None:
             self._server.listener.close()
 
-    def _application(self) -> Callable[..., Iterable[bytes]]:
+
+def metrics_server(config: StoreConfig, told: Told) -> MetricsServer:
+    """Return a server that listens, and has the numbers that are told at each path.
+
+    `UnsupportedEnvironmentError` says that prometheus-client is not installed, `SystemRefusedError`
+    that the port is in use, or the address not one of this machine.
+    """
+    host, port = config.metrics_host, config.metrics_port
+    application = _application(told, port)
+    from rocketstore.metrics.http_server import MetricsServer  # noqa: PLC0415 - slow to import
+
+    try:
+        return MetricsServer((host, port), application)
+    except OSError as error:
+        raise SystemRefusedError(
+            f"cannot serve metrics on {host}:{port}: {error.strerror or error}",
+            code=error.errno,
+            hint="set another metricsPort or metricsHost; metricsPort=0 serves none",
+        ) from error
+
+
+def _application(told: Told, port: int) -> Callable[..., Iterable[bytes]]:
+    try:
+        from prometheus_client import CollectorRegistry, make_wsgi_app  # noqa: PLC0415
+
+        from rocketstore.metrics.families import Families  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise UnsupportedEnvironmentError.not_installed(
+            "prometheus_client", "metrics", f", or set metricsPort=0 (it is {port})"
+        ) from error
+    pages = {}
+    for path, metrics in told.items():
+        registry = CollectorRegistry()
+        registry.register(Families(metrics))
+        pages[path] = make_wsgi_app(registry)
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        page = pages.get(environ["PATH_INFO"].rstrip("/"))
+        if page is None:
+            return _plain(start_response, "404 Not Found", f"ask for {' or '.join(PATHS)}")
         try:
-            from prometheus_client import CollectorRegistry, make_wsgi_app  # noqa: PLC0415
+            body: Iterable[bytes] = page(environ, start_response)
+        except RocketStoreError as error:  # it is being closed, say
+            return _plain(start_response, "503 Service Unavailable", str(error))
+        except Exception:  # noqa: BLE001 - one bad answer does not end the service
+            _log.exception("metrics.failed", path=environ["PATH_INFO"])
+            return _plain(start_response, "500 Internal Server Error", "see the store's log")
+        return body
 
-            from rocketstore.metrics.families import Families  # noqa: PLC0415 - an extra
-        except ImportError as error:
-            port = self._store.config.metrics_port
-            raise UnsupportedEnvironmentError.not_installed(
-                "prometheus_client", "metrics", f", or set metricsPort=0 (it is {port})"
-            ) from error
-        from rocketstore.metrics.exporter import exporter_metrics  # noqa: PLC0415 - when served
-
-        pages = {}
-        for path, metrics in (
-            (PATHS[0], self._store.observation.metrics),
-            (PATHS[1], partial(exporter_metrics, self._store)),
-        ):
-            registry = CollectorRegistry()
-            registry.register(Families(metrics))
-            pages[path] = make_wsgi_app(registry)
-
-        def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-            page = pages.get(environ["PATH_INFO"].rstrip("/"))
-            if page is None:
-                return _plain(start_response, "404 Not Found", f"ask for {' or '.join(PATHS)}")
-            try:
-                body: Iterable[bytes] = page(environ, start_response)
-            except RocketStoreError as error:  # it is being closed, say
-                return _plain(start_response, "503 Service Unavailable", str(error))
-            except Exception:  # noqa: BLE001 - one bad answer does not end the service
-                _log.exception("metrics.failed", path=environ["PATH_INFO"])
-                return _plain(start_response, "500 Internal Server Error", "see the store's log")
-            return body
-
-        return answer
+    return answer
 
 
 def _plain(start_response: Any, status: str, text: str) -> Iterable[bytes]:

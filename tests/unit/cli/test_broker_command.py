@@ -168,17 +168,19 @@ def test_settings_are_read_once_so_that_a_pipe_gives_all_of_them(tmp_path):
 @pytest.mark.parametrize(
     ("command", "key"),
     [("broker", "listenPort"), ("broker", "namesrvPort"), ("broker", "haListenPort"),
-     ("master", "haListenPort")],
+     ("broker", "metricsPort"), ("master", "haListenPort"), ("master", "metricsPort"),
+     ("slave", "metricsPort")],
 )  # fmt: skip
 def test_port_that_is_in_use_leaves_no_new_store(tmp_path, command, key, capsys):
     store = str(tmp_path / "store")
+    more = {"broker": {"listenPort": 0, "namesrvPort": 0}, "master": {"haListenPort": 0},
+            "slave": {"haMasterAddress": "127.0.0.1:1"}}  # fmt: skip
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        ports = {"listenPort": 0, "namesrvPort": 0, key: taken.getsockname()[1]}
-        if command == "master":
-            del ports["listenPort"], ports["namesrvPort"]
+        ports = {**more[command], key: taken.getsockname()[1]}
         sets = [f"--set={name}={port}" for name, port in ports.items()]
         assert run(["serve", command, store, *sets]) == 3
-    assert f"Address already in use; set {key} to another port" in capsys.readouterr().err
+    wanted = f"another {key}" if key == "metricsPort" else f"{key} to another port"
+    assert f"Address already in use; set {wanted}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
