@@ -47,6 +47,20 @@ def whole_number(name: str, value: Any) -> int:
     return int(index(value))
 
 
+def nearest(name: str, known: Iterable[str], ratio: float = 0.6) -> str:
+    """Return what may be meant by a name: the known one most like it, in whatever case, or "".
+
+    Names are alike from a `ratio` of difflib on, 0 to 1.
+
+    >>> nearest("Startingofsets", ["startingOffsets", "topic"]), nearest("quite", ["sound"])
+    ('startingOffsets', '')
+    """
+    from difflib import get_close_matches  # noqa: PLC0415 - only for mistakes
+
+    by_lower = {one.lower(): one for one in known}
+    return "".join(map(by_lower.__getitem__, get_close_matches(name.lower(), by_lower, 1, ratio)))
+
+
 def enter_by_name(known: dict[str, Any], made: object, kind: type, argument: str) -> None:
     """Enter what a maker made; `ArgumentError` where it is not of a kind or has no free name."""
     name = getattr(made, "name", "")

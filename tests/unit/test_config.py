@@ -338,6 +338,7 @@ def test_unknown_key_is_an_error_that_names_the_nearest(key, nearest):
         ("brokerNam", "brokerName"),
         ("brokerIp1", "brokerIP1"),
         ("autoCreateTopicEnabel", "autoCreateTopicEnable"),
+        ("AUTOcreatetopicenable", "autoCreateTopicEnable"),
     ],
 )
 def test_a_key_that_is_nearly_one_of_the_caller_s_is_misspelt_too(tmp_path, key, nearest):

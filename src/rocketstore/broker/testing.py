@@ -9,7 +9,6 @@ Page: docs/guide/testing.md.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import shutil
 import tempfile
@@ -18,7 +17,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from rocketstore.arguments import checked
+from rocketstore.arguments import checked, nearest
 from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BrokerSettings
 from rocketstore.config import StoreConfig
@@ -62,8 +61,8 @@ class Broker:
         self, path: Path | str | None = None, config: StoreConfig | None = None, **settings: Any
     ) -> None:
         if unknown := [one for one in settings if one not in BrokerSettings.__struct_fields__]:
-            near = difflib.get_close_matches(unknown[0], BrokerSettings.__struct_fields__, n=1)
-            hint = f"did you mean {near[0]}?" if near else "see the fields of BrokerSettings"
+            near = nearest(unknown[0], BrokerSettings.__struct_fields__)
+            hint = f"did you mean {near}?" if near else "see the fields of BrokerSettings"
             if unknown[0] in StoreConfig.__struct_fields__:
                 hint = f"it is one of the store: config=StoreConfig.small({unknown[0]}=…)"
             raise ConfigError(f"{unknown[0]} is no setting of a broker", key=unknown[0], hint=hint)

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import difflib
 import enum
 import os
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rocketstore.arguments import checked
+from rocketstore.arguments import checked, nearest
 from rocketstore.config.option import FieldSpec, kind_name
 from rocketstore.config.store_config import FIELD_OF_KEY, FIELDS, StoreConfig
 from rocketstore.errors import ConfigError
@@ -32,8 +31,6 @@ _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER: Final = re.compile(r"[+-]?([0-9]{1,19}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _MISSPELT_RATIO: Final = 0.85
 """A key of a ``broker.conf`` this similar to an option (difflib, 0 to 1) is a misspelt one."""
-_SIMILAR_RATIO: Final = 0.5
-"""Keys this similar are worth the question "did you mean"."""
 _ADDRESS_KEYS: Final = frozenset({"brokerIP1", "listenPort"})
 """Keys of the broker that give the store's host (BrokerController.getStoreHost)."""
 _EMPTY_IS_UNSET: Final = frozenset({"haMasterAddress"})
@@ -325,26 +322,24 @@ def _note_unknown(key: str, text: str, others: Collection[str] = ()) -> str | No
         return None
     if key in OLD_KEYS:
         return f"{key} is an option of RocketMQ 3 to 4.2, which 4.9 does not know, and is ignored"
-    if key not in _LIKE_OURS and _nearest(key, _MISSPELT_RATIO, others):
+    if key not in _LIKE_OURS and _nearest(key, others, _MISSPELT_RATIO):
         raise _unknown_key(key, text, others)
     return f"{key} is not an option of 4.9's store or broker and is ignored"
 
 
 def _unknown_key(key: str, text: str, others: Collection[str]) -> ConfigError:
-    nearest = _nearest(key, _SIMILAR_RATIO, others)
+    meant = _nearest(key, others)
     return ConfigError(
         f"{key} is not an option",
         key=key,
         value=text,
-        hint=f"did you mean {nearest}?" if nearest else "see: rocketstore config show",
+        hint=f"did you mean {meant}?" if meant else "see: rocketstore config show",
     )
 
 
-def _nearest(key: str, ratio: float, others: Collection[str]) -> str:
+def _nearest(key: str, others: Collection[str], *ratio: float) -> str:
     """Return the option whose key resembles `key` most, empty where none does."""
     named = FIELDS.get(key)
     if named is not None:  # a snake-case name is the likeliest slip
         return named.key
-    by_lower = {known.lower(): known for known in (*FIELD_OF_KEY, *KEYS_WITHOUT_EFFECT, *others)}
-    matches = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=ratio)
-    return by_lower[matches[0]] if matches else ""
+    return nearest(key, (*FIELD_OF_KEY, *KEYS_WITHOUT_EFFECT, *others), *ratio)

@@ -3,10 +3,10 @@
 It is the table of docs/reference/spark-options.md; `options` takes texts by it.
 """
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from rocketstore.arguments import nearest
 from rocketstore.pipeline.columns import RECORD_TABLES, TABLES
 
 SERVERS: Final = "kafka.bootstrap.servers"
@@ -109,16 +109,11 @@ _ROWS: Final = (  # the page's table; names are matched without regard to case, 
 OPTIONS: Final = tuple(map(SparkOption._make, _ROWS))
 
 
-def nearest(key: str, known: Mapping[str, str]) -> list[str]:
-    """Return the known option whose name is most like a key, if any is."""
-    return [known[one] for one in difflib.get_close_matches(key.lower(), known, n=1)]
-
-
 def of_kafka(key: str, given: Iterable[str], known: Mapping[str, str]) -> str:
     """Return what to do with an option that only a Kafka client has, and all such; else nothing."""
     starts = tuple(one.lower() for one in OF_KAFKA)
     theirs = {one for one in given if one.lower().startswith(starts) and one.lower() not in known}
-    theirs = {one for one in theirs if nearest(one, known) != [SERVERS]}  # misspelt
+    theirs = {one for one in theirs if nearest(one, known.values()) != SERVERS}  # misspelt
     if key not in theirs:
         return ""
     others = sorted(theirs - {key})

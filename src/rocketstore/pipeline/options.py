@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from rocketstore.arguments import nearest
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import (
     BODY,
@@ -39,7 +40,6 @@ from rocketstore.pipeline.option_table import (
     STRATEGY,
     STREAM,
     TIME_STARTS,
-    nearest,
     of_kafka,
 )
 from rocketstore.places.location import is_remote, local_path, refuse_secrets
@@ -204,11 +204,11 @@ def _not_known(key: str, given: _Texts, uses: frozenset[str], known: _Texts) -> 
             what, then = "applies to streams only", "read with spark.readStream"
         return refused(elsewhere[0].name, given[key], what, then)
 
-    near = nearest(key, known)
+    near = nearest(key, known.values())
     if hint := of_kafka(key, given, known):
         name = next((one for one in OF_KAFKA if one.lower() == key.lower()), key)
         return refused(name, given[key], "belongs to a Kafka client", hint)
-    hint = f"did you mean {near[0]}? All" if near else "all"
+    hint = f"did you mean {near}? All" if near else "all"
     hint += " are in docs/reference/spark-options.md; Spark lowers their case"
     return refused(key, given[key], "is unknown", hint)
 

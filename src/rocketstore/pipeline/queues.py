@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from rocketstore.arguments import nearest
 from rocketstore.errors import ConfigError, FormatError, StoreDamagedError, StoreError
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.metadata_json import TOPICS_FILE, TopicConfig, TopicTable
@@ -150,8 +150,8 @@ def unknown_topics(stores: Sequence[StorePlace], options: ReadOptions) -> dict[s
             known |= {key.topic for key in read_known_ends(store) or ()}
     shown, said = ", ".join(sorted(known)[:10]) + ", …" * (len(known) > 10), dict[str, str]()
     for name in sorted(named - known) if known else ():
-        near = difflib.get_close_matches(name, sorted(known), n=1)
-        said[name] = f"did you mean {near[0]}?" if near else f"the topics are {shown}."
+        near = nearest(name, sorted(known))
+        said[name] = f"did you mean {near}?" if near else f"the topics are {shown}."
     return said
 
 
