@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from rocketstore.broker.settings import BrokerSettings
 from rocketstore.broker.testing import Broker
@@ -28,6 +29,7 @@ from rocketstore.nameserver.headers import (
     KeyValueHeader,
     NamespaceHeader,
     RegisterBrokerHeader,
+    RouteHeader,
     TopicHeader,
 )
 from rocketstore.nameserver.key_values import ORDER_TOPICS
@@ -145,6 +147,8 @@ def script() -> Iterator[Command]:
     yield registration(SLAVE, 1, version=1, kind=HeaderKind.ROCKETMQ)
     yield from (request(code.QUERY_DATA_VERSION, broker, one) for one in query)
     yield from (route, *(Command(one) for one in lists))
+    yield request(code.GET_ROUTEINFO_BY_TOPIC, RouteHeader("orders", True))
+    yield replace(route, version=401)
     yield from (request(code.GET_TOPICS_BY_CLUSTER, ClusterHeader(name)) for name in "cd")
     yield request(code.WIPE_WRITE_PERM_OF_BROKER, BrokerNameHeader("python"))
     yield route
@@ -173,7 +177,7 @@ def said(name_server: str, command: Command) -> tuple[object, ...]:
     body = loads(found.body) if found.body else None
     if body and "topicList" in body:
         body["topicList"].sort()
-    return found.code, found.remark, found.fields, body
+    return found.code, found.remark, found.fields, body, b"{0:" in found.body
 
 
 def test_a_genuine_name_server_and_ours_answer_our_client_alike(genuine):

@@ -42,6 +42,12 @@ class TopicHeader(Header):
     topic: str
 
 
+class RouteHeader(TopicHeader):
+    """Which topic, and whether the client reads strict JSON only."""
+
+    accept_standard_json_only: bool = False
+
+
 class ClusterHeader(Header):
     """Which cluster."""
 

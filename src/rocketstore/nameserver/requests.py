@@ -10,6 +10,8 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from rocketstore.format.metadata_json import DataVersion, TopicTable, decode_body, encode_body
 from rocketstore.format.registration import RegisterBrokerBody, unpack_registration
 from rocketstore.nameserver import bodies, headers
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 WITH_FILTERS_VERSION: Final = 37
 """Brokers from V3_0_11 on send a `RegisterBrokerBody`, older ones their topics alone."""
+
+STRICT_VERSION: Final = 401
+"""Clients from V4_9_4 on get routes as strict JSON, in which all keys are texts."""
 
 _ORDER_MESSAGES: Final = "orderMessageEnable"
 _NO_ROUTE: Final = (
@@ -72,7 +77,7 @@ class NameServer:
                 code.REGISTER_BROKER, h.RegisterBrokerHeader, h.RegisterBrokerReply, self._register
             ),
             Row(code.UNREGISTER_BROKER, h.BrokerHeader, none, _done(routes.unregister)),
-            Row(code.GET_ROUTEINFO_BY_TOPIC, h.TopicHeader, none, self._route),
+            Row(code.GET_ROUTEINFO_BY_TOPIC, h.RouteHeader, none, self._route),
             Row(code.GET_BROKER_CLUSTER_INFO, Header, none, self._clusters),
             Row(code.WIPE_WRITE_PERM_OF_BROKER, h.BrokerNameHeader, h.WipedReply, self._wipe_write),
             Row(code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Header, none, self._topics()),
@@ -104,7 +109,7 @@ class NameServer:
         version = decode_body(call.command.body, DataVersion)
         known = self.routes.version_of(header.broker_addr)
         if known == version:
-            self.routes.touch(header.broker_addr, self._clock())
+            self.routes.touch(header.broker_addr, call.peer, self._clock())
         body = b"" if known is None else encode_body(known)
         return answered(headers.DataVersionReply(known != version), body)
 
@@ -119,13 +124,15 @@ class NameServer:
 
     # --- topics ---------------------------------------------------------------------------------
 
-    def _route(self, header: headers.TopicHeader, _call: Call) -> Command:
+    def _route(self, header: headers.RouteHeader, call: Call) -> Command:
         route = self.routes.route(header.topic)
         if route is None:
             return reply(ResponseCode.TOPIC_NOT_EXIST, _NO_ROUTE.format(header.topic))
         if self.order_messages:
             route.order_topic_conf = (self.values.namespace(ORDER_TOPICS) or {}).get(header.topic)
-        return answered(body=encode_body(route))
+        # Compatible: older clients, that of Go among them, cannot read ids in quotes.
+        is_strict = header.accept_standard_json_only or call.command.version >= STRICT_VERSION
+        return answered(body=encode_body(msgspec.to_builtins(route, str_keys=is_strict)))
 
     def _clusters(self, _header: Header, _call: Call) -> Command:
         return answered(body=encode_body(self.routes.clusters()))

@@ -83,17 +83,17 @@ class RouteTable:
         live = self._live.get(address)
         return None if live is None else live.version
 
-    def touch(self, address: str, now_ms: int) -> None:
-        """Take note that a broker is there, which has nothing new."""
-        self._live[address] = self._live[address]._replace(heard_ms=now_ms)
+    def touch(self, address: str, channel: object, now_ms: int) -> None:
+        """Take note that a broker is there, which has nothing new, be it by another connection."""
+        self._live[address] = self._live[address]._replace(heard_ms=now_ms, channel=channel)
 
     def unregister(self, header: BrokerHeader) -> None:
         """Forget a broker that ends; one that has taken its place, at another address, stays."""
-        self._live.pop(header.broker_addr, None)
         broker = self._brokers.get(header.broker_name)
         if broker is not None:
             for broker_id in _ids(broker, header.broker_addr) & {header.broker_id}:
                 del broker.broker_addrs[broker_id]
+                self._live.pop(header.broker_addr, None)
             self._settle(broker)
 
     def disconnected(self, channel: object) -> None:

@@ -31,6 +31,7 @@ from rocketstore.nameserver.headers import (
     NamespaceHeader,
     RegisterBrokerHeader,
     RegisterBrokerReply,
+    RouteHeader,
     TopicHeader,
     ValueReply,
     WipedReply,
@@ -148,6 +149,20 @@ def test_bodies_are_written_with_bare_numbers_as_keys_and_read_either_way(server
     route = decode_body(found.body, TopicRoute)
     assert route.broker_datas[0].broker_addrs == {0: ADDRESS}
     assert decode_body(found.body.replace(b"{0:", b'{"0":'), TopicRoute) == route
+
+
+@pytest.mark.parametrize(
+    ("version", "accepts", "is_strict"),
+    [(400, False, False), (400, True, True), (401, False, True), (401, True, True)],
+)
+def test_a_route_is_strict_json_for_clients_of_4_9_4_and_those_that_ask_for_it(
+    version, accepts, is_strict, server
+):
+    route = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader("TBW102", accepts))
+    route.version = version
+    body = asked(server, route).body
+    assert (b'{"brokerAddrs":{"0":' in body) is is_strict
+    assert decode_body(body, TopicRoute) == server.routes.route("TBW102")
 
 
 def test_a_registration_is_answered_with_the_master_and_the_order_topics(server):

@@ -97,7 +97,8 @@ def test_a_broker_that_is_silent_for_more_than_120_s_is_gone(now_ms, gone, route
 
 
 def test_a_broker_that_has_nothing_new_is_heard_of(routes):
-    routes.touch(A, 100_000)
+    routes.touch(A, "new channel", 100_000)
+    routes.disconnected("channel")  # it was left half open, say
     assert routes.expire(220_000) == []
     assert routes.expire(220_001) == [A]
 
@@ -120,6 +121,8 @@ def test_a_slave_that_goes_leaves_its_master_and_its_queues(routes):
     routes.register(header(address=B, broker_id=1), body(), "slave", 0)
     routes.unregister(BrokerHeader(broker_name="a", broker_addr=B, cluster_name="c", broker_id=1))
     assert routes.route("T").broker_datas[0].broker_addrs == {0: A}
+    routes.unregister(header(broker_id=1))  # what it was until it became the master
+    assert routes.version_of(A) == DataVersion(1, 0)
     routes.unregister(header())
     routes.unregister(header())
     assert routes.topics() == []
