@@ -147,7 +147,9 @@ def script() -> Iterator[Command]:
     yield registration(SLAVE, 1, version=1, kind=HeaderKind.ROCKETMQ)
     yield from (request(code.QUERY_DATA_VERSION, broker, one) for one in query)
     yield from (route, *(Command(one) for one in lists))
-    yield request(code.GET_ROUTEINFO_BY_TOPIC, RouteHeader("orders", True))
+    yield request(
+        code.GET_ROUTEINFO_BY_TOPIC, RouteHeader("orders", accept_standard_json_only=True)
+    )
     yield replace(route, version=401)
     yield from (request(code.GET_TOPICS_BY_CLUSTER, ClusterHeader(name)) for name in "cd")
     yield request(code.WIPE_WRITE_PERM_OF_BROKER, BrokerNameHeader("python"))
