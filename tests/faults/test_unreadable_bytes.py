@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,27 @@ def test_bytes_that_the_disk_cannot_read_are_an_error(root, room, name, code, hi
         assert hint in str(it.value)
         monkeypatch.undo()
         assert ASKED[name](store)  # nothing wrong is remembered
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
+@pytest.mark.parametrize("name", sorted((BY_QUEUE | BY_LOG).keys() - {"max_physical_offset"}))
+def test_a_queue_that_cannot_be_read_takes_no_other_one_with_it(root, name, code, monkeypatch):
+    with MessageStore.open(root, CONFIG, threads=False) as store:
+        for topic in ("broken", "t", "broken"):
+            last = store.put(Message(topic=topic, body=b"x")).physical_offset
+    fail_reads_of("broken", code, monkeypatch)
+    for is_live in (False, True):
+        if is_live:
+            (root / "abort").touch()
+        with MessageStore.open(root, CONFIG, read_only=True) as store:
+            assert ASKED[name](store)
+            # The queue that cannot be read may know whether this one is to be seen.
+            for call in (
+                partial(store.get, "broken", 0, 0),
+                partial(store.at_physical_offset, last),
+            ):
+                with pytest.raises(SystemRefusedError, match=r"cannot read .*broken.* at offset 0"):
+                    call()
 
 
 def opened(root: Path, policy: RecoveryPolicy) -> None:

@@ -27,7 +27,7 @@ from rocketstore.format.checkpoint import Checkpoint, decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.rules.files import NOT_A_STORE_HINT, FileFinding, FileProblem
 from rocketstore.storage.checkpoint import read_known_ends
-from rocketstore.storage.files.disk import read_whole
+from rocketstore.storage.files.disk import read_whole, sparing
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.log_directories import refuse_dledger
 from rocketstore.storage.files.pread_files import LogFile, OpenFiles, PreadFiles
@@ -238,8 +238,10 @@ class ReadOnlyStore(Reader):
 
 def _observed_sizes(layout: StoreLayout, config: StoreConfig, log: PreadLog) -> ObservedSizes:
     """Return the sizes that the files show, and refuse a store that lost its log."""
-    keys = log.queues.keys()[:LOOKED_AT_QUEUES]
-    queues = [queue.files for key in keys if (queue := log.queues.get(key)) is not None]
+    queues, refused = list[PreadFiles](), list[StoreError]()
+    for key in log.queues.keys()[:LOOKED_AT_QUEUES]:
+        with sparing(refused):
+            queues += [queue.files for queue in [log.queues.get(key)] if queue is not None]
     is_lost = not log.files.files and any(files.files for files in queues)
     # Or a writer has made the first file since the log was listed, and then a queue's.
     if is_lost and not log.files.refresh():

@@ -11,12 +11,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from rocketstore.errors import StoreError
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.locks import Lock
 from rocketstore.native.decode import LogAtHand, message_at, size_at
 from rocketstore.rules.extra_queues import may_stand_in
 from rocketstore.scan.queue_search import first_from
 from rocketstore.storage.checkpoint import read_known_ends
+from rocketstore.storage.files.disk import sparing
 from rocketstore.storage.files.log_directories import refuse_absent
 from rocketstore.storage.files.pread_files import LogFile, OpenFiles, PreadFiles
 from rocketstore.storage.index.pread_index import PreadIndex
@@ -91,14 +93,20 @@ class PreadLog:
         """
         files = self.files.files
         if self._end_of[0] is not files:
-            self._end_of = (files, self._dispatched_end()[0])
+            self._end_of = (files, self._dispatched_end([])[0])
         return self._end_of[1]
 
     @property
     def readable_limit(self) -> int:
-        """End of the last record that a reader may see; costs a look at every queue."""
+        """End of the last record that a reader may see; costs a look at every queue.
+
+        Raises `StoreError` where a queue cannot be read: it may know of a later one.
+        """
         with self._lock:
-            end, has_queues = self._dispatched_end()
+            refused = list[StoreError]()
+            end, has_queues = self._dispatched_end(refused)
+            for error in refused:
+                raise error
             if has_queues and self._abort.exists():
                 return end
             # The part followed before is still there: a log only grows.
@@ -113,8 +121,11 @@ class PreadLog:
         read = self.files.read(offset, max(size, _READ_AHEAD_BYTES))
         return None if read is None else Window(read, offset, len(read))
 
-    def _dispatched_end(self) -> tuple[int, bool]:
-        """Return the end of the last record that a queue knows, and whether there is any queue."""
+    def _dispatched_end(self, refused: list[StoreError]) -> tuple[int, bool]:
+        """Return the end of the last record that a queue knows, and whether there is any queue.
+
+        What keeps queues from being read is entered in `refused`.
+        """
         end, has_queues = self.min_offset, False
         log_stop: int | None = None
 
@@ -130,16 +141,19 @@ class PreadLog:
             return self._is_intact(entry)
 
         for key in self.queues.keys():  # noqa: SIM118 - no dict
-            queue = self.queues.get(key)
-            if queue is None or queue.written_end == queue.first_offset:
-                continue
-            has_queues = True
-            stop = queue.last_record_stop(end, is_there)
-            end = end if stop is None else stop
-        for batches in filter(None, map(self.batch_queues.get, self.batch_queues.keys())):
-            last = batches.at(batches.stop_place - 1)
-            if last is not None:
-                end, has_queues = max(end, last.physical_offset + last.record_size), True
+            with sparing(refused):
+                queue = self.queues.get(key)
+                if queue is None or queue.written_end == queue.first_offset:
+                    continue
+                has_queues = True
+                stop = queue.last_record_stop(end, is_there)
+                end = end if stop is None else stop
+        for key in self.batch_queues.keys():  # noqa: SIM118 - as above
+            with sparing(refused):
+                batches = self.batch_queues.get(key)
+                last = None if batches is None else batches.at(batches.stop_place - 1)
+                if last is not None:
+                    end, has_queues = max(end, last.physical_offset + last.record_size), True
         return max(end, 0), has_queues
 
     def _end_before(self, entry: QueueEntry) -> int | None:
@@ -149,7 +163,7 @@ class PreadLog:
         if self._is_intact(entry):
             return None
         with self._lock:
-            end, _ = self._dispatched_end()
+            end, _ = self._dispatched_end([])
         return end if entry.physical_offset >= end else None
 
     def _is_other(self, directory: Path, entry: QueueEntry) -> bool:

@@ -25,7 +25,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
 from rocketstore.arguments import checked, refuse_wrong, whole_number
 from rocketstore.config import BrokerRole, StoreConfig
-from rocketstore.errors import FlushFailedError, InvalidFilterError, StoreClosedError
+from rocketstore.errors import (
+    FlushFailedError,
+    InvalidFilterError,
+    StoreClosedError,
+    SystemRefusedError,
+)
 from rocketstore.format.host import decode_message_id
 from rocketstore.format.queue_entry import FILLER_SIZE, QueueEntry
 from rocketstore.format.refusals import check_is_int, check_topic_characters
@@ -403,7 +408,12 @@ class Reader(OfOneProcess):
             return None
         stop = physical_offset + message.size
         if stop > self._visible_stop:
-            self._visible_stop = self._log.readable_limit
+            try:
+                self._visible_stop = self._log.readable_limit
+            except SystemRefusedError:
+                if stop > self._log.max_offset:  # that of the queues that can be read
+                    raise
+                return message
         return message if stop <= self._visible_stop else None  # K-D2
 
     # --- by time --------------------------------------------------------------------------------
