@@ -15,8 +15,8 @@ from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey
 from support.descriptors import open_descriptors
+from support.failing_disk import HeldDisk
 from support.mapped_bytes import append_bytes
-from support.patience import PATIENCE_S
 
 SIZE = 8192
 
@@ -46,34 +46,25 @@ def test_a_descriptor_that_nobody_borrowed_is_closed_at_once(tmp_path):
     assert open_descriptors(tmp_path) == before
 
 
-class SlowSync(Disk):
-    """Stops inside `fdatasync` until told to go on, and says what file it was given then."""
-
-    def __init__(self) -> None:
-        self.entered = threading.Event()
-        self.go_on = threading.Event()
-        self.synced: list[Path] = []
-
-    def fdatasync(self, descriptor: int, path: Path) -> None:
-        if self.entered.is_set():
-            assert self.go_on.wait(PATIENCE_S)
-            self.synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
-        super().fdatasync(descriptor, path)
-
-
 def test_a_sync_never_syncs_the_file_that_got_the_number_meanwhile(tmp_path):
-    disk = SlowSync()
+    class Noting(HeldDisk):
+        def fdatasync(self, descriptor: int, path: Path) -> None:
+            synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+            super().fdatasync(descriptor, path)
+
+    disk, synced = Noting(), list[Path]()
     file = create(tmp_path, disk)
     append_bytes(file, b"abc")
-    disk.entered.set()
+    synced.clear()
+    disk.may_go.clear()
     flush = threading.Thread(target=file.flush)
     flush.start()
     # A reader gives the descriptor back, and whoever comes next gets its number.
     file.close_descriptor()
     with (tmp_path / "other").open("wb"):
-        disk.go_on.set()
+        disk.may_go.set()
         flush.join()
-    assert disk.synced == [file.path]
+    assert synced == [file.path]
     assert file.flushed_position == 3
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from rocketstore import Message, MessageStore
 from rocketstore.config import FlushDiskType
-from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.running_flags import RunningFlag
 from support.clock import Clock
 from support.configured_store import open_small
+from support.failing_disk import QuickDisk
 from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S, wait_until
 
@@ -101,20 +101,12 @@ def test_no_message_is_missed_by_dispatch_that_falls_asleep_meanwhile(tmp_path):
             time.sleep((number % 40) / 10_000)
 
 
-class FastDisk(Disk):
-    """Promises at once: what is measured is not the disk."""
-
-    def fdatasync(self, descriptor: int, path: Path) -> None: ...
-
-    def fsync_directory(self, directory: Path) -> None: ...
-
-
 def test_close_of_an_idle_store_wakes_every_thread(tmp_path):
     settings = {
         "retention": True, "scrub_bytes_per_second": 1000,
         "flush_interval_commit_log": 600_000, "flush_interval_consume_queue": 600_000,
     }  # fmt: skip
-    store = open_small(tmp_path, disk=FastDisk(), threads=True, **settings)
+    store = open_small(tmp_path, disk=QuickDisk(), threads=True, **settings)
     store.put(ORDER)
     wait_until_asleep(store)
     began = time.monotonic()

@@ -27,9 +27,9 @@ from rocketstore import (
 from rocketstore.audit.repair import rebuild_store
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.storage.files import mapped_file
-from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.lock import writer_pid
 from rocketstore.storage.results import PutMessageStatus, PutResult
+from support.failing_disk import QuickDisk
 from support.fault_settings import stride
 from support.inside import parts_of
 from support.interrupts import InterruptAt
@@ -53,16 +53,6 @@ def small_config(flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH) -> StoreConfi
         max_index_num=200,
         flush_disk_type=flush,
     )
-
-
-class QuickDisk(Disk):
-    """Syncs nothing: what survives a power cut is told elsewhere."""
-
-    def fdatasync(self, descriptor: int, path: Path) -> None:
-        pass
-
-    def fsync_directory(self, directory: Path) -> None:
-        pass
 
 
 class Run:

@@ -14,6 +14,7 @@ from rocketstore.config import BrokerRole
 from rocketstore.consuming import async_puts
 from rocketstore.storage.files.disk import Disk
 from support.configured_store import open_small, small_config
+from support.failing_disk import HeldDisk, QuickDisk
 from support.interrupts import Interrupt, InterruptAt
 
 WAIT_S = 60
@@ -23,21 +24,14 @@ OK = PutMessageStatus.PUT_OK
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
-class HeldDisk(Disk):
-    """Lets no sync of the flush thread end before it may."""
-
-    def __init__(self) -> None:
-        self.may_sync = threading.Event()
-        self.may_sync.set()
-
-    def fdatasync(self, descriptor: int, path: Path) -> None:
-        if threading.current_thread().name == "rocketstore-flush":
-            assert self.may_sync.wait(WAIT_S)
+def held_disk() -> HeldDisk:
+    """Return a disk that holds syncs of the flush thread."""
+    return HeldDisk(is_held=lambda _: threading.current_thread().name == "rocketstore-flush")
 
 
 def opened(root: Path, disk: Disk | None = None, **settings: object) -> MessageStore:
     config = small_config(flush_disk_type=FlushDiskType.SYNC_FLUSH, **settings)
-    return MessageStore.open(root, config, disk=disk or HeldDisk())
+    return MessageStore.open(root, config, disk=disk or QuickDisk())
 
 
 def message(number: int) -> Message:
@@ -63,7 +57,7 @@ def test_an_interrupt_at_any_line_of_a_put_leaves_no_future_that_does_not_end(
 ):
     interrupts, futures = InterruptAt(part), []
     config = small_config(flush_disk_type=flush)
-    with MessageStore.open(tmp_path, config, disk=HeldDisk()) as store:
+    with MessageStore.open(tmp_path, config, disk=QuickDisk()) as store:
         for line in itertools.count(1):
             one = message(line)
             hit = interrupts.run(line, lambda one=one: futures.append(store.put_async(one)))
@@ -166,25 +160,25 @@ def test_a_callback_that_raises_ends_neither_the_thread_nor_other_futures(tmp_pa
     def exits(_future: Future) -> None:
         raise SystemExit
 
-    disk = HeldDisk()
+    disk = held_disk()
     with opened(tmp_path, disk) as store:
-        disk.may_sync.clear()
+        disk.may_go.clear()
         futures = [store.put_async(message(number)) for number in range(5)]
         futures[1].add_done_callback(exits)
-        disk.may_sync.set()
+        disk.may_go.set()
         assert [one.result(WAIT_S).status for one in futures] == [OK] * 5
         assert store.put_async(message(6)).result(WAIT_S).status is OK
         assert worker().is_alive()
 
 
 def test_an_exception_set_in_the_thread_from_outside_ends_no_future(tmp_path):
-    disk = HeldDisk()
+    disk = held_disk()
     with opened(tmp_path, disk) as store:
-        disk.may_sync.clear()
+        disk.may_go.clear()
         futures = [store.put_async(message(number)) for number in range(5)]
         ident = ctypes.c_ulong(worker().ident)
         assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Interrupt)) == 1
-        disk.may_sync.set()
+        disk.may_go.set()
         assert [one.result(WAIT_S).status for one in futures] == [OK] * 5
 
 
@@ -209,9 +203,9 @@ def test_time_outs_count_from_the_put_and_not_from_when_its_turn_comes(tmp_path)
 
 
 def test_in_a_forked_child_futures_say_so_and_call_nobody(tmp_path):
-    disk, called = HeldDisk(), []
+    disk, called = held_disk(), []
     with opened(tmp_path, disk) as store:
-        disk.may_sync.clear()
+        disk.may_go.clear()
         future = store.put_async(message(1))
         future.add_done_callback(lambda _one: called.append(os.getpid()))
         with future._condition:  # as another thread may hold it when the process forks
@@ -221,6 +215,6 @@ def test_in_a_forked_child_futures_say_so_and_call_nobody(tmp_path):
             os._exit(0 if is_right else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert not future.done()
-        disk.may_sync.set()
+        disk.may_go.set()
         assert future.result(WAIT_S).status is OK
         assert called == [os.getpid()]

@@ -19,6 +19,7 @@ from rocketstore.storage.results import PutMessageStatus
 from rocketstore.storage.threads import ServiceThread
 from support.clock import Clock
 from support.configured_store import open_small
+from support.failing_disk import QuickDisk
 from support.patience import PATIENCE_S, wait_until, within_time
 from support.ports import free_port
 
@@ -157,18 +158,12 @@ def test_only_threads_whose_end_is_reported_end_by_errors(tmp_path):
 # --- closing ------------------------------------------------------------------------------------
 
 
-class WatchedDisk(Disk):
+class WatchedDisk(QuickDisk):
     """Says when a file of the log, or of the queues, was deleted."""
 
     def __init__(self, below: str) -> None:
         self.below = below
         self.deleted = threading.Event()
-
-    def fdatasync(self, descriptor: int, path: Path) -> None:
-        """Promise at once: what is measured is not the disk."""
-
-    def fsync_directory(self, directory: Path) -> None:
-        """Likewise."""
 
     def unlink(self, path: Path) -> None:
         super().unlink(path)

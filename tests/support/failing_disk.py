@@ -1,10 +1,14 @@
-"""A disk whose calls a test can count and fail."""
+"""Disks whose calls a test can count, fail and hold."""
 
 import errno
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rocketstore.storage.files.disk import Disk, no_space_error
+from support.patience import PATIENCE_S
 
 
 class FailingDisk(Disk):
@@ -68,3 +72,43 @@ class FailingDisk(Disk):
     def replace(self, source: Path, target: Path) -> None:
         self.calls.append(("replace", target.name))
         super().replace(source, target)
+
+
+class HeldDisk(FailingDisk):
+    """Holds calls of one name, of the files or threads that are held, until a test lets them go on.
+
+    Attributes
+    ----------
+    may_go
+        Set at first; a test clears it, and sets it again.
+    is_waiting
+        Set by each call that was about to be held.
+    on_release
+        Called before a call goes on.
+    """
+
+    def __init__(
+        self, name: str = "fdatasync", is_held: Callable[[Path], bool] = lambda _path: True
+    ) -> None:
+        super().__init__()
+        self.may_go, self.is_waiting = threading.Event(), threading.Event()
+        self.may_go.set()
+        self.on_release: Callable[[], object] = lambda: None
+        call = getattr(self, name)
+
+        def held(*arguments: Any, **named: Any) -> Any:
+            if is_held(next(one for one in arguments if isinstance(one, Path))):
+                self.is_waiting.set()
+                assert self.may_go.wait(PATIENCE_S)
+                self.on_release()
+            return call(*arguments, **named)
+
+        setattr(self, name, held)
+
+
+class QuickDisk(Disk):
+    """Promises at once: what is measured is not the disk, and what survives is told elsewhere."""
+
+    def fdatasync(self, descriptor: int, path: Path) -> None: ...
+
+    def fsync_directory(self, directory: Path) -> None: ...

@@ -1,6 +1,5 @@
 """Puts with a future: the results and errors of `put`, later (S0-14, asyncPutMessage)."""
 
-import errno
 import threading
 from concurrent.futures import wait
 
@@ -15,26 +14,11 @@ from rocketstore import (
     PutMessageStatus,
     RefusedMessageError,
 )
-from rocketstore.storage.files.disk import Disk
 from support.configured_store import open_small, small_config
+from support.failing_disk import HeldDisk
 from support.patience import PATIENCE_S
 
 SYNC = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
-
-
-class HeldDisk(Disk):
-    """Lets no sync of a file end before it may."""
-
-    def __init__(self):
-        self.may_sync = threading.Event()
-        self.may_sync.set()
-        self.failure = None
-
-    def fdatasync(self, descriptor, path):
-        assert self.may_sync.wait(PATIENCE_S)
-        if self.failure is not None:
-            raise self.failure
-        super().fdatasync(descriptor, path)
 
 
 def put_threads():
@@ -63,13 +47,13 @@ def test_a_future_is_resolved_when_the_message_is_on_the_disk_and_not_before(roo
     disk = HeldDisk()
     with MessageStore.open(root, small_config(**SYNC), disk=disk) as store:
         store.put(message(0))
-        disk.may_sync.clear()
+        disk.may_go.clear()
         future = store.put_async(message(0))
         assert store.max_physical_offset > store.flushed_physical_offset
         assert not future.done()
         assert not future.cancel()
         assert store.put_async(message(1, wait_flush=False)).done()
-        disk.may_sync.set()
+        disk.may_go.set()
         assert future.result(PATIENCE_S).status is PutMessageStatus.PUT_OK
 
 
@@ -78,9 +62,9 @@ def test_a_put_that_waits_too_long_says_so(root):
     config = small_config(sync_flush_timeout=50, **SYNC)
     with MessageStore.open(root, config, disk=disk) as store:
         store.put(message(0))
-        disk.may_sync.clear()
+        disk.may_go.clear()
         result = store.put_async(message(0)).result(PATIENCE_S)
-        disk.may_sync.set()
+        disk.may_go.set()
         assert result.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
 
 
@@ -88,10 +72,10 @@ def test_a_sync_that_fails_fails_the_futures_that_waited_for_it(root):
     disk = HeldDisk()
     store = MessageStore.open(root, small_config(**SYNC), disk=disk)
     store.put(message(0))
-    disk.may_sync.clear()
-    disk.failure = OSError(errno.EIO, "Input/output error")
+    disk.may_go.clear()
+    disk.fails_sync = {"*"}
     futures = [store.put_async(message(number)) for number in range(5)]
-    disk.may_sync.set()
+    disk.may_go.set()
     wait(futures, PATIENCE_S)
     assert {type(future.exception(0)) for future in futures} == {FlushFailedError}
     assert isinstance(store.put_async(message(6)).exception(PATIENCE_S), FlushFailedError)

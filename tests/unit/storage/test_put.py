@@ -2,7 +2,6 @@
 
 import errno
 import shutil
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -26,7 +25,7 @@ from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.units import QueueKey
 from support.clock import START_MS, Clock
 from support.configured_store import LOG_FILE_BYTES, open_small
-from support.failing_disk import FailingDisk
+from support.failing_disk import HeldDisk
 from support.inside import parts_of, workers_of
 from support.log_parts import LogParts
 from support.mapped_bytes import bytes_at
@@ -589,26 +588,12 @@ def test_a_lock_held_for_a_second_is_a_busy_page_cache_and_for_hours_a_moved_clo
                 assert f"held for {held_ms} ms, more than {limit_ms} ms" in result.detail
 
 
-class StalledDisk(FailingDisk):
-    """Lets the test decide when a file gets its blocks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_allocating = threading.Event()
-        self.goes_on = threading.Event()
-
-    def allocate(self, descriptor, path, size):
-        if path.parent.name == "commitlog":
-            self.is_allocating.set()
-            self.goes_on.wait(5)
-        return super().allocate(descriptor, path, size)
-
-
 @pytest.mark.parametrize("batch", [False, True], ids=["message", "batch"])
 def test_while_the_disk_lets_one_put_wait_others_are_told_that_the_page_cache_is_busy(
     tmp_path, clock, batch
 ):
-    disk = StalledDisk()
+    disk = HeldDisk("allocate", lambda path: path.parent.name == "commitlog")
+    disk.may_go.clear()
     message = Message(topic=TOPIC, body=b"x")
     with open_small(tmp_path / "store", clock, disk=disk) as store, ThreadPoolExecutor(1) as pool:
         parts_of(store).log.monotonic = clock
@@ -618,11 +603,11 @@ def test_while_the_disk_lets_one_put_wait_others_are_told_that_the_page_cache_is
                 if batch
                 else pool.submit(store.put, message)
             )
-            assert disk.is_allocating.wait(PATIENCE_S)
+            assert disk.is_waiting.wait(PATIENCE_S)
             clock.now_ms += 1700
             refused = [store.put(message), store.put_batch([message])]
         finally:
-            disk.goes_on.set()
+            disk.may_go.set()
         assert [result.status for result in refused] == [PutMessageStatus.OS_PAGECACHE_BUSY] * 2
         assert "held for 1700 ms, more than 1000 ms" in refused[0].detail
         assert first.result(PATIENCE_S).status is OK

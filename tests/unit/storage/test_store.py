@@ -4,7 +4,6 @@ import contextlib
 import os
 import threading
 import time
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -29,7 +28,7 @@ from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.workers import DISPATCH_ERROR_AFTER_MS
 from support.clock import START_MS, Clock
 from support.configured_store import small_config
-from support.failing_disk import FailingDisk
+from support.failing_disk import FailingDisk, HeldDisk
 from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S
 
@@ -161,20 +160,13 @@ def test_a_message_is_read_once_it_has_its_entry_and_not_before(tmp_path):
 
 
 def test_consumers_of_a_sync_store_never_see_what_is_not_on_the_disk(tmp_path):
-    gate, disk = threading.Event(), FailingDisk()
-    gate.set()
-
-    def fdatasync(descriptor: int, path: Path) -> None:
-        gate.wait(PATIENCE_S)
-        FailingDisk.fdatasync(disk, descriptor, path)
-
+    disk = HeldDisk()
     with contextlib.ExitStack() as ending:
         store = ending.enter_context(MessageStore.open(tmp_path, SYNC, disk=disk))
-        ending.callback(gate.set)  # before the store closes, also where a line below fails
+        ending.callback(disk.may_go.set)  # before the store closes, also where a line below fails
         first = store.put(MESSAGE)
         assert store.wait_dispatched(timeout_s=PATIENCE_S)  # which makes files, and syncs them
-        disk.fdatasync = fdatasync
-        gate.clear()
+        disk.may_go.clear()
         second = store.put(Message(topic="orders", wait_flush=False))
         assert second.status is PutMessageStatus.PUT_OK
         workers_of(store).dispatch.run_once()  # not only when its thread gets to it
@@ -182,7 +174,7 @@ def test_consumers_of_a_sync_store_never_see_what_is_not_on_the_disk(tmp_path):
         assert store.max_offset("orders", 0) == 1
         assert store.by_id(first.message_id) is not None
         assert store.by_id(second.message_id) is None
-        gate.set()
+        disk.may_go.set()
         assert store.wait_dispatched(timeout_s=PATIENCE_S)
         assert store.max_offset("orders", 0) == 2
         assert store.by_id(second.message_id) is not None

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.units import MiB
 from support.descriptors import open_descriptors
-from support.failing_disk import FailingDisk
+from support.failing_disk import FailingDisk, HeldDisk
 from support.mapped_bytes import append_bytes, is_read_at_random, resident_bytes
 from support.patience import PATIENCE_S
 
@@ -261,24 +260,18 @@ def test_dropping_a_file_gives_its_descriptors_back(tmp_path, disk):
 
 
 def test_a_file_is_mapped_while_the_disk_of_another_one_hangs(tmp_path, disk):
-    opening, hanging = threading.Event(), threading.Event()
-
-    class HangingDisk(FailingDisk):
-        def open_file(self, path, *, writable):
-            opening.set()
-            hanging.wait(PATIENCE_S)
-            return super().open_file(path, writable=writable)
-
+    hanging = HeldDisk("open_file")
+    hanging.may_go.clear()
     other = create(tmp_path / "other", disk)
-    slow = MappedFile(create(tmp_path, disk).path, base=SIZE, size=SIZE, disk=HangingDisk())
+    slow = MappedFile(create(tmp_path, disk).path, base=SIZE, size=SIZE, disk=hanging)
     with ThreadPoolExecutor(2) as pool:
         try:
             waiting = pool.submit(lambda: slow.array)
-            assert opening.wait(PATIENCE_S)
+            assert hanging.is_waiting.wait(PATIENCE_S)
             assert len(pool.submit(lambda: other.array).result(timeout=PATIENCE_S)) == SIZE
             assert not waiting.done()
         finally:
-            hanging.set()
+            hanging.may_go.set()
 
 
 def test_array_and_mapping_are_the_same_bytes(file):

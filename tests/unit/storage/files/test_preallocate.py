@@ -9,25 +9,11 @@ import pytest
 from rocketstore.errors import StoreError, StoreFullError
 from rocketstore.storage.files.ahead import Preallocator, WarmUp
 from rocketstore.storage.files.mapped_file import MappedFile
-from support.failing_disk import FailingDisk
+from support.failing_disk import FailingDisk, HeldDisk
 from support.patience import PATIENCE_S
 from support.preallocation import wait_idle
 
 SIZE = 16384
-
-
-class BlockingDisk(FailingDisk):
-    """Lets `allocate` wait until the test says go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_go = threading.Event()
-        self.is_waiting = threading.Event()
-
-    def allocate(self, descriptor: int, path: Path, size: int) -> bool:
-        self.is_waiting.set()
-        self.may_go.wait(PATIENCE_S)
-        return super().allocate(descriptor, path, size)
 
 
 def preallocator(directory: Path, disk: FailingDisk, **options) -> Preallocator:
@@ -67,8 +53,7 @@ def test_the_next_two_files_are_made_ahead(tmp_path):
 
 def test_a_request_makes_no_file_again_that_a_put_makes_at_that_moment(tmp_path):
     """The thread of the statistics asks by the last file it saw; the next one may be under way."""
-    disk = BlockingDisk()
-    disk.may_go.set()
+    disk = HeldDisk("allocate")
     files = preallocator(tmp_path, disk)
     files.thread.start()
     files.take(0, ahead=False)
@@ -110,7 +95,8 @@ def test_closing_deletes_files_that_nobody_took(tmp_path):
 
 
 def test_a_file_under_way_is_waited_for_not_made_twice(tmp_path):
-    disk = BlockingDisk()
+    disk = HeldDisk("allocate")
+    disk.may_go.clear()
     files = preallocator(tmp_path, disk)
     files.thread.start()
     files.request(-SIZE)
@@ -124,7 +110,8 @@ def test_a_file_under_way_is_waited_for_not_made_twice(tmp_path):
 
 
 def test_a_file_is_waited_for_5_s_and_then_by_the_next_put(tmp_path, monkeypatch):
-    disk, waits = BlockingDisk(), []
+    disk, waits = HeldDisk("allocate"), []
+    disk.may_go.clear()
     files = preallocator(tmp_path, disk)
     files.thread.start()
     files.request(-SIZE)
@@ -145,17 +132,13 @@ def test_a_file_is_waited_for_5_s_and_then_by_the_next_put(tmp_path, monkeypatch
 def test_no_file_is_made_after_one_that_a_put_makes_itself(tmp_path):
     """A reader would take the order of names for a hole in the log."""
 
-    class SlowFirst(BlockingDisk):
+    class Naming(HeldDisk):
         def give_name(self, descriptor: int, path: Path) -> None:
             self.calls.append(("give_name", path.name))
             super().give_name(descriptor, path)
 
-        def allocate(self, descriptor: int, path: Path, size: int) -> bool:
-            if int(path.name) == SIZE:
-                return super().allocate(descriptor, path, size)
-            return FailingDisk.allocate(self, descriptor, path, size)
-
-    disk = SlowFirst()
+    disk = Naming("allocate", lambda path: int(path.name) == SIZE)
+    disk.may_go.clear()
     files = preallocator(tmp_path, disk)
     files.thread.start()
     put = threading.Thread(target=files.take, args=(SIZE,))

@@ -3,7 +3,6 @@
 import itertools
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from rocketstore.message import Message
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.results import PutMessageStatus
 from rocketstore.units import MiB
-from support.failing_disk import FailingDisk
+from support.failing_disk import FailingDisk, HeldDisk
 from support.log_parts import LOG_FILE_BYTES, LogParts
 from support.patience import PATIENCE_S, wait_until
 from support.said import capture_logs
@@ -24,23 +23,6 @@ from support.said import capture_logs
 UNWOKEN_S = 45
 SYNC = StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=UNWOKEN_S * 1000)
 MESSAGE = Message(topic="orders", body=b"x" * 100)
-
-
-class GatedDisk(FailingDisk):
-    """Lets each sync of a log file wait until the test opens the gate."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.gate.set()
-        self.is_syncing = threading.Event()
-        self.on_release: Callable[[], None] = lambda: None
-
-    def fdatasync(self, descriptor: int, path: Path) -> None:
-        self.is_syncing.set()
-        self.gate.wait(PATIENCE_S)
-        self.on_release()
-        super().fdatasync(descriptor, path)
 
 
 class RecordingDisk(FailingDisk):
@@ -59,11 +41,11 @@ class RecordingDisk(FailingDisk):
 
 @pytest.fixture
 def sync_parts(tmp_path):
-    parts = LogParts(tmp_path, SYNC, disk=GatedDisk(), log_file_bytes=65_536)
+    parts = LogParts(tmp_path, SYNC, disk=HeldDisk(), log_file_bytes=65_536)
     parts.writer.put(MESSAGE)  # makes the file, whose creation syncs it
     parts.flusher.start()
     yield parts
-    parts.disk.gate.set()
+    parts.disk.may_go.set()
     if parts.flusher.failure is None:
         parts.flusher.close()
 
@@ -83,30 +65,30 @@ def test_a_sync_put_returns_after_its_bytes_are_on_the_disk(sync_parts):
 def test_a_sync_put_waits_while_the_disk_does(sync_parts):
     disk = sync_parts.disk
     put(sync_parts)
-    disk.gate.clear()
-    disk.is_syncing.clear()
+    disk.may_go.clear()
+    disk.is_waiting.clear()
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(put, sync_parts)
-        assert disk.is_syncing.wait(PATIENCE_S)
+        assert disk.is_waiting.wait(PATIENCE_S)
         assert not future.done()
         assert sync_parts.log.flushed_offset < sync_parts.log.max_offset
-        disk.gate.set()
+        disk.may_go.set()
         assert future.result(PATIENCE_S).status is PutMessageStatus.PUT_OK
 
 
 def test_one_sync_serves_all_puts_that_came_during_the_one_before(sync_parts):
     disk = sync_parts.disk
-    disk.gate.clear()
-    disk.is_syncing.clear()
+    disk.may_go.clear()
+    disk.is_waiting.clear()
     with ThreadPoolExecutor(20) as pool:
         first = pool.submit(sync_parts.writer.put, MESSAGE)
-        assert disk.is_syncing.wait(PATIENCE_S)
+        assert disk.is_waiting.wait(PATIENCE_S)
         before = disk.count("fdatasync")
         others = [pool.submit(sync_parts.writer.put, MESSAGE) for _ in range(16)]
         while len(sync_parts.flusher.group) < 16:
             pass
         began = time.monotonic()
-        disk.gate.set()
+        disk.may_go.set()
         assert {future.result(PATIENCE_S).status for future in [first, *others]} == {
             PutMessageStatus.PUT_OK
         }
@@ -123,17 +105,17 @@ def test_a_put_that_waits_for_no_flush_is_flushed_all_the_same(sync_parts):
 @pytest.mark.parametrize(("wait", "waits"), [("true", True), ("TRUE", True), ("no", False)])
 def test_the_property_wait_is_java_s_boolean(sync_parts, wait, waits):
     disk = sync_parts.disk
-    disk.gate.clear()
+    disk.may_go.clear()
     with ThreadPoolExecutor(1) as pool:
         message = Message(topic="orders", properties={"WAIT": wait})
         future = pool.submit(sync_parts.writer.put, message)
         if waits:
-            while not sync_parts.flusher.group and not disk.is_syncing.is_set():
+            while not sync_parts.flusher.group and not disk.is_waiting.is_set():
                 pass
             assert not future.done()
         else:
             assert future.result(PATIENCE_S).status is PutMessageStatus.PUT_OK
-        disk.gate.set()
+        disk.may_go.set()
 
 
 @pytest.mark.parametrize("in_rounds", [True, False])
@@ -141,17 +123,17 @@ def test_a_sync_says_nothing_of_what_was_put_while_it_ran(sync_parts, in_rounds)
     disk, group = sync_parts.disk, sync_parts.flusher.group
     if not in_rounds:  # as in a file whose name is not on the disk yet
         sync_parts.flusher._flush_in_rounds = lambda: False
-    disk.gate.clear()
-    disk.is_syncing.clear()
+    disk.may_go.clear()
+    disk.is_waiting.clear()
     told = []
     disk.on_release = lambda: told.append(group.flushed_offset)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(sync_parts.writer.put, MESSAGE)
-        assert disk.is_syncing.wait(PATIENCE_S)
+        assert disk.is_waiting.wait(PATIENCE_S)
         second = pool.submit(sync_parts.writer.put, MESSAGE)
         while len(group) < 1:
             pass
-        disk.gate.set()
+        disk.may_go.set()
         ends = [
             put.result(PATIENCE_S).physical_offset + put.result().size for put in (first, second)
         ]
@@ -160,10 +142,10 @@ def test_a_sync_says_nothing_of_what_was_put_while_it_ran(sync_parts, in_rounds)
 
 def test_a_flush_that_takes_too_long_is_a_status_and_the_message_is_stored(tmp_path):
     config = StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=20)
-    parts = LogParts(tmp_path, config, disk=GatedDisk())
+    parts = LogParts(tmp_path, config, disk=HeldDisk())
     parts.writer.put(MESSAGE)
     parts.flusher.start()
-    parts.disk.gate.clear()
+    parts.disk.may_go.clear()
     with capture_logs() as logs:
         result = put(parts)
     assert result.status is PutMessageStatus.FLUSH_DISK_TIMEOUT
@@ -173,7 +155,7 @@ def test_a_flush_that_takes_too_long_is_a_status_and_the_message_is_stored(tmp_p
     assert result.is_stored
     assert result.queue_offset == 1
     assert result.message_id
-    parts.disk.gate.set()
+    parts.disk.may_go.set()
     assert parts.flusher.wait_flushed(parts.log.max_offset, 60)
     parts.flusher.close()
 
@@ -202,13 +184,13 @@ def test_a_failed_sync_fails_the_waiting_put_and_every_one_after(sync_parts):
 
 def test_a_failed_sync_fails_all_puts_that_wait_for_it(sync_parts):
     disk = sync_parts.disk
-    disk.gate.clear()
-    disk.is_syncing.clear()
+    disk.may_go.clear()
+    disk.is_waiting.clear()
     disk.fails_sync = {"*"}
     with ThreadPoolExecutor(4) as pool:
         futures = [pool.submit(sync_parts.writer.put, MESSAGE) for _ in range(4)]
-        assert disk.is_syncing.wait(PATIENCE_S)
-        disk.gate.set()
+        assert disk.is_waiting.wait(PATIENCE_S)
+        disk.may_go.set()
         errors = [future.exception(10) for future in futures]
     assert {type(error) for error in errors} == {FlushFailedError}
 
