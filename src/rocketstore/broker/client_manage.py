@@ -255,8 +255,8 @@ class ClientManage(Part):
 
     def scan(self) -> None:
         """Let go of clients that were silent for too long."""
-        for peer in self._clients.silent(self._monotonic()):
-            self.disconnected(peer)
+        for group in self._clients.expire(self._monotonic()):
+            self.notify(group)
 
     def disconnected(self, peer: Peer) -> None:
         """Let go of the clients of a connection."""

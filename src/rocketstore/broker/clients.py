@@ -1,7 +1,8 @@
 """Who is connected: producers and consumers by group, and what each group subscribes to.
 
 Law: a pure table; times are passed in, and nothing is sent from here. A client is known by its
-connection, as in 4.9: it is gone when that is, or when it was silent for `SILENT_MS`.
+connection, as in 4.9: it is gone when that is, and from a group of which its heartbeats say nothing
+for `SILENT_MS`.
 
 How derived: ProducerManager, ConsumerManager and ConsumerGroupInfo of 4.9.
 """
@@ -166,8 +167,16 @@ class Clients:
             self.remove_producer(name, peer)
         return [name for name in names if self.remove_consumer(name, peer)]
 
-    def silent(self, now_ms: int) -> list[Peer]:
-        """Return the connections of clients that were silent for too long."""
-        groups = [*self.producers.values(), *(one.clients for one in self.consumers.values())]
-        every = (client for clients in groups for client in clients.values())
-        return [one.peer for one in every if now_ms - one.heard_ms > SILENT_MS]
+    def expire(self, now_ms: int) -> list[str]:
+        """Let go of those whose group no heartbeat named for too long; return consumers' groups."""
+
+        def silent(clients: dict[Peer, Client]) -> list[Peer]:
+            return [peer for peer, one in clients.items() if now_ms - one.heard_ms > SILENT_MS]
+
+        for name, clients in list(self.producers.items()):
+            for peer in silent(clients):
+                self.remove_producer(name, peer)
+        gone = [
+            (name, peer) for name, one in self.consumers.items() for peer in silent(one.clients)
+        ]
+        return [name for name, peer in gone if self.remove_consumer(name, peer)]

@@ -285,8 +285,27 @@ def test_silent_client_is_dropped(desk):
         beat(desk, peer)
     desk.clock.now_ms += 120_000
     beat(desk, speaks)
-    assert desk.table.clients.silent(desk.clock.now_ms) == []
-    assert desk.table.clients.silent(desk.clock.now_ms + 1) == [silent]
+    desk.loop.turn()
+    assert len(members(desk)) == 2
+    desk.clock.now_ms += 1
+    desk.loop.turn()
+    assert members(desk) == ["c@127.0.0.1:2"]
+
+
+def test_group_that_a_client_left_without_a_word_is_let_go_of_alone(desk):
+    def say(*groups: str) -> None:
+        group = {name: [{"groupName": one} for one in groups] for name in ("consumer", "producer")}
+        data = {f"{name}DataSet": some for name, some in group.items()}
+        assert desk.answer(34, None, json.dumps({"clientID": "c", **data}).encode()).code == 0
+
+    say("G", "left")
+    for _ in range(5):
+        desk.clock.now_ms += 30_000
+        say("G")
+        desk.loop.turn()
+    assert (desk.table.clients.consumers.keys(), desk.table.clients.producers.keys()) == (
+        {"G"}, {"G"},
+    )  # fmt: skip
 
 
 def test_producers_take_turns(desk):
