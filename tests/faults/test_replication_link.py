@@ -269,6 +269,25 @@ def test_a_peer_that_takes_no_byte_is_given_up():
         link.run(endless, LIMITS.silence_ms)
 
 
+def test_a_peer_is_not_silent_that_spoke_and_took_bytes_while_this_process_stood_still():
+    here, there = socket.socketpair()
+    there.settimeout(0)
+    slave = SlaveSession(MemoryLog(), LIMITS, identity=7, from_last_file=False, now_ms=0)
+    slave.outgoing = lambda now_ms: slave._signs.check(now_ms) or bytes(1 << 20)
+    times = iter(range(0, 20 * LIMITS.silence_ms, LIMITS.silence_ms))
+
+    def clock() -> int:
+        """Between two looks as much time passes as a peer may be silent, and it is not."""
+        with contextlib.suppress(BlockingIOError):
+            there.recv(1 << 20)
+        there.sendall(FRAME.pack(0, 0))
+        return next(times)
+
+    with there, contextlib.closing(Link(here, clock=clock, name="peer")) as link:
+        with pytest.raises(StopIteration):
+            link.run(slave, LIMITS.silence_ms)
+
+
 def test_a_frame_that_leaves_a_file_names_the_size_of_files():
     """K-H8: a master of 4.9 whose files are larger does not say so, but sends such frames."""
     slave = SlaveSession(MemoryLog(), LIMITS, identity=7, from_last_file=False, now_ms=0)

@@ -88,8 +88,7 @@ def wires(request):
     require_java(genuine_class_path)
     off = {broker_conf_key(field): "false" for field in request.param}
     with name_server() as one, name_server() as other, GenuineBroker() as genuine:
-        fast = {"brokerName": "broker-a", "brokerFastFailureEnable": False}
-        address = genuine.start_broker(one, **fast, **SETTINGS, **off)
+        address = genuine.start_broker(one, brokerName="broker-a", **SETTINGS, **off)
         own = dict.fromkeys(request.param, False)
         ours = Broker(None, small_config(**SETTINGS), namesrv_addr=other, **own)
         with ours, Wire(address) as genuine_wire, Wire(ours.address) as our_wire:

@@ -29,6 +29,9 @@ JAVA_SIZES = {
     "maxIndexNum": 10000,
 }
 
+PATIENT = {"slave_timeout": 60_000, "ha_send_heartbeat_interval": 500}
+"""Of our master: on a busy machine a slave may be late, and one that hears nothing for 2 s goes."""
+
 STORED = ("PUT_OK", "SLAVE_NOT_AVAILABLE", "FLUSH_SLAVE_TIMEOUT")
 """What a synchronous master says of a message that it has; the slave may be away."""
 
@@ -52,7 +55,7 @@ def end_of(java: JavaStore) -> int:
 def test_a_genuine_slave_follows_our_master_over_file_ends_and_restarts(tmp_path):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     with ExitStack() as stack:
-        master = stack.enter_context(open_master(ours))
+        master = stack.enter_context(open_master(ours, **PATIENT))
         put_many(master, 20)  # all in the last file: an empty slave of 4.9 gets no more (K-H4)
         address = address_of(master)
         port = int(address.rpartition(":")[2])
@@ -61,20 +64,21 @@ def test_a_genuine_slave_follows_our_master_over_file_ends_and_restarts(tmp_path
             put_many(master, 200, first=20)
             wait_until(lambda: end_of(slave) == master.max_physical_offset, "three files")
             assert master.max_physical_offset > 2 * LOG_FILE_BYTES
-            [follower] = master.replication.followers
             result = master.put(Message(topic="orders", body=b"synchronous"))
             assert result.status is PutMessageStatus.PUT_OK
             assert end_of(slave) == master.max_physical_offset
+            [follower] = master.replication.followers
             slave.wait_dispatched()
             master.wait_dispatched()
             assert len(slave.read_queue("orders", 1)) == master.max_offset("orders", 1)
             assert follower.sent == follower.acknowledged
             slave.halt()
+        wait_until(lambda: not master.replication.followers, "it is gone")
         put_many(master, 50, first=300)
         with java_slave(theirs, address) as slave:
             wait_until(lambda: end_of(slave) == master.max_physical_offset, "after its kill")
             master.close()
-            master = stack.enter_context(open_master(ours, ha_listen_port=port))
+            master = stack.enter_context(open_master(ours, ha_listen_port=port, **PATIENT))
             put_many(master, 50, first=400)
             wait_until(lambda: end_of(slave) == master.max_physical_offset, "after ours came back")
         end = master.max_physical_offset

@@ -42,7 +42,9 @@ class GenuineBroker(InHome):
         place = {"path": str(path or f"{self._home.name}/store")}
         if port is not None:
             place["port"] = str(port)
-        config = {**SMALL_FILES, "namesrvAddr": name_server, **settings}
+        # On a busy machine a send may wait for more than 200 ms, after which it is refused.
+        own = {"namesrvAddr": name_server, "brokerFastFailureEnable": False}
+        config = {**SMALL_FILES, **own, **settings}
         return f"127.0.0.1:{self._process.ask('broker', config=config, **place)['port']}"
 
     def stop_broker(self) -> None:

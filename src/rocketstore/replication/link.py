@@ -146,18 +146,18 @@ class Link:
         `PeerError` says that the session ends the connection, `OSError` that the connection broke
         or the other side closed it.
         """
-        left = memoryview(b"")
-        moved_ms = self._clock()
+        left, moved_ms = memoryview(b""), 0
         while not self._is_stopping:
+            # Before silence is judged: what came while this process was stopped is not read yet.
             now_ms = self._clock()
+            has_come = self._receive(session, now_ms)
             if not left:
                 left, moved_ms = memoryview(session.outgoing(now_ms)), now_ms
-            elif now_ms - moved_ms >= silence_ms:
-                raise PeerError(Trouble.SILENT, f"it takes no byte for {now_ms - moved_ms} ms")
-            sent = self._send(left)
-            if sent:
+            if sent := self._send(left):
                 left, moved_ms = left[sent:], now_ms
-            if self._receive(session) or (sent and not left):
+            elif left and now_ms - moved_ms >= silence_ms:
+                raise PeerError(Trouble.SILENT, f"it takes no byte for {now_ms - moved_ms} ms")
+            if has_come or (sent and not left):
                 continue
             due_ms = session.next_due_ms() if not left else moved_ms + silence_ms
             self._selector.modify(self._socket, _READ | _WRITE if left else _READ)
@@ -170,14 +170,14 @@ class Link:
         except _WANT:
             return 0
 
-    def _receive(self, session: Session) -> bool:
+    def _receive(self, session: Session, now_ms: int) -> bool:
         try:
             data = self._socket.recv(_READ_BYTES)
         except _WANT:
             return False
         if not data:
             raise ConnectionResetError("the other side closed the connection")
-        session.receive(data, self._clock())
+        session.receive(data, now_ms)
         return True
 
 
