@@ -7,14 +7,17 @@ and executors that are killed: test_cluster.py.
 import contextlib
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
+from pyspark import TaskContext
 
 from rocketstore import pipeline
 from rocketstore.errors import StoreDamagedError
 from rocketstore.pipeline.jobs.rebuild import rebuild_job
 from support.clock import Clock
+from support.patience import PATIENCE_S
 from support.rebuild_oracle import queues_and_index
 from support.small_store import build_store
 
@@ -39,20 +42,30 @@ def cut_off(path):
 
 @pytest.mark.parametrize("spoil", [lose, cut_off])
 def test_a_shuffle_file_that_is_gone_is_made_again_and_one_that_is_cut_off_is_noticed(
-    spark, store, monkeypatch, spoil
+    spark, store, tmp_path, monkeypatch, spoil
 ):
     expected = queues_and_index(store)
-    spoiled = []
+    spoiled, mark = [], tmp_path / "spoiled"
+
+    def wait(batches):
+        """Let one task end, and with it the stage, only when the file of another is spoiled."""
+        yield from batches
+        until = time.monotonic() + PATIENCE_S
+        while TaskContext.get().partitionId() == 0 and not mark.exists():
+            assert time.monotonic() < until, "nothing is spoiled"
+            time.sleep(0.01)
 
     class Losing(rebuild_job.LogRows):
         def write(self, *what):
-            before, is_over = shuffle_files(spark), threading.Event()
+            before, is_over, rows = shuffle_files(spark), threading.Event(), self._rows
+            self._rows = rows.mapInArrow(wait, rows.schema)
 
             def spoil_the_first():
                 while not spoiled and not is_over.wait(0.001):
                     for path in shuffle_files(spark) - before:
                         spoil(path)
                         spoiled.append(path)
+                        mark.touch()
                         break
 
             thread = threading.Thread(target=spoil_the_first)
@@ -60,6 +73,7 @@ def test_a_shuffle_file_that_is_gone_is_made_again_and_one_that_is_cut_off_is_no
             try:
                 return super().write(*what)
             finally:
+                self._rows = rows
                 is_over.set()
                 thread.join()
 
