@@ -283,9 +283,9 @@ def test_a_peer_is_not_silent_that_spoke_and_took_bytes_while_this_process_stood
         there.sendall(FRAME.pack(0, 0))
         return next(times)
 
-    with there, contextlib.closing(Link(here, clock=clock, name="peer")) as link:
-        with pytest.raises(StopIteration):
-            link.run(slave, LIMITS.silence_ms)
+    link = Link(here, clock=clock, name="peer")
+    with there, contextlib.closing(link), pytest.raises(StopIteration):
+        link.run(slave, LIMITS.silence_ms)
 
 
 def test_a_frame_that_leaves_a_file_names_the_size_of_files():

@@ -69,13 +69,12 @@ class RawSlave:
         self.socket.sendall(struct.pack(">q", number))
 
     def acknowledge(self, master, end):
+        def known():
+            return next(f for f in master.replication.followers if f.address == self.name)
+
+        wait_until(lambda: known().sent >= end)  # before that it would be a lie
         self.say(end)
-        wait_until(
-            lambda: any(
-                f.address == self.name and f.acknowledged >= end
-                for f in master.replication.followers
-            )
-        )
+        wait_until(lambda: known().acknowledged >= end)
 
     def __enter__(self):
         return self
