@@ -29,6 +29,11 @@ aclEnable = true
 enableControllerMode = true
 mappedFileSizeCommitLog = 1048576
 """
+SETS = [
+    f"--set={one}"
+    for one in ("listenPort=0", "namesrvPort=0", "mappedFileSizeCommitLog=1048576",
+                "waitTimeMillsInSendQueue=5000")
+]  # fmt: skip
 HEARTBEAT = b"""{"clientID": "c", "consumerDataSet": [
     {"groupName": "readers", "subscriptionDataSet": [{"topic": "orders", "subString": "*"}]}]}"""
 
@@ -42,8 +47,7 @@ def served(
 
     `complaints` are the lines before its start, `logged` how those begin that come while it runs.
     """
-    ports = [f"--set={key}=0" for key in ("listenPort", "namesrvPort")]
-    command = [sys.executable, "-m", "rocketstore", "serve", "broker", *map(str, arguments), *ports]
+    command = [sys.executable, "-m", "rocketstore", "serve", "broker", *map(str, arguments), *SETS]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout is not None
@@ -112,9 +116,8 @@ def test_file_of_4_9_is_served_and_what_was_sent_is_in_the_store(tmp_path, ends_
 def test_broker_whose_log_nobody_reads_answers_all_the_same(tmp_path, is_kept, refused):
     """It logs what it refuses, and who joins a group, before it answers."""
     command = [sys.executable, "-m", "rocketstore", "serve", "broker", str(tmp_path / "store")]
-    ports = ["--set=listenPort=0", "--set=namesrvPort=0", "--set=mappedFileSizeCommitLog=1048576"]
     with subprocess.Popen(
-        [*command, *ports], bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pipesize=8192
+        [*command, *SETS], bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pipesize=8192
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

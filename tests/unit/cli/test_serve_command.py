@@ -139,7 +139,7 @@ def test_a_slave_that_was_there_first_takes_the_files_of_its_master(tmp_path, *,
 
 BROKER = (
     "broker", "--set=listenPort=0", "--set=namesrvPort=0", "--set=mappedFileSizeCommitLog=65536",
-    "--set=mappedFileSizeConsumeQueue=2000",
+    "--set=mappedFileSizeConsumeQueue=2000", "--set=waitTimeMillsInSendQueue=5000",
 )  # fmt: skip
 NAME_SERVER = ("namesrv", "--port=0")
 

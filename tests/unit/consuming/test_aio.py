@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
 
@@ -110,31 +109,34 @@ async def test_closing_the_store_ends_what_waits(root, is_over_first):
 
 @pytest.fixture
 def slowly(monkeypatch):
-    """Have openings and releases take a moment; set once one has begun."""
-    going = threading.Event()
+    """Say when an opening or a release has begun, and have it wait until it may go on."""
+    going, may_go_on = threading.Event(), threading.Event()
     opens, drops, made = MessageStore.open, StoreParts.drop, []
 
     def opened(*arguments):
         going.set()
-        time.sleep(0.2)
+        assert may_go_on.wait(PATIENCE_S)
         made.append(opens(*arguments))
         return made[-1]
 
     def dropped(self):
         going.set()
-        time.sleep(0.2)
+        assert may_go_on.wait(PATIENCE_S)
         drops(self)
 
     monkeypatch.setattr(MessageStore, "open", opened)
     monkeypatch.setattr(StoreParts, "drop", dropped)
-    return going, opens, made
+    return (going, may_go_on), opens, made
 
 
-async def cancelled(task, going, times):
+async def cancelled(task, work, times):
+    going, may_go_on = work
     await asyncio.to_thread(going.wait, PATIENCE_S)
     for _ in range(times):
         task.cancel()
         await asyncio.sleep(0.01)
+    may_go_on.set()
+    assert not task.done()
     with pytest.raises(asyncio.CancelledError):
         await task
 
@@ -145,17 +147,17 @@ async def test_a_cancelled_opening_leaves_no_store_open(root, slowly, times):
         async with rocketstore.aio.open(root, SYNC):
             pytest.fail("it was cancelled before")
 
-    going, opens, made = slowly
-    await cancelled(asyncio.create_task(use()), going, times)
+    work, opens, made = slowly
+    await cancelled(asyncio.create_task(use()), work, times)
     assert [store.is_closed for store in made] == [True]
     opens(root, SYNC).close()
 
 
 @pytest.mark.parametrize("times", [1, 3])
 async def test_a_cancelled_close_ends_before_its_caller_goes_on(root, slowly, times):
-    going, opens, _ = slowly
+    work, opens, _ = slowly
     store = rocketstore.aio.AsyncMessageStore(opens(root, SYNC))
-    await cancelled(asyncio.create_task(store.close()), going, times)
+    await cancelled(asyncio.create_task(store.close()), work, times)
     opens(root, SYNC).close()
 
 
@@ -164,10 +166,11 @@ async def test_an_opening_that_fails_while_it_is_cancelled_says_why(root, slowly
         async with rocketstore.aio.open(root, SYNC):
             pytest.fail("another one has it")
 
-    going, opens, _ = slowly
+    (going, may_go_on), opens, _ = slowly
     with opens(root, SYNC):
         task = asyncio.create_task(use())
         await asyncio.to_thread(going.wait, PATIENCE_S)
         task.cancel()
+        may_go_on.set()
         with pytest.raises(StoreLockedError):
             await task

@@ -387,6 +387,7 @@ def test_a_request_has_its_time_as_a_whole_however_often_a_byte_of_it_comes(root
             while not is_heard(slow):
                 slow.sendall(b"x")
                 assert time.monotonic() < deadline
+        monkeypatch.undo()  # a busy machine may need longer for an answer
         assert scrape(store)
 
 

@@ -86,7 +86,7 @@ def test_threads_that_put_again_at_once_are_served_together(group, log, threads,
     After a sync as slow as this the thread waits for them although other processes keep one away.
     """
     putters = [Putter(group, log, 200) for _ in range(threads)]
-    assert len(serve(group, log, putters, SLOW_S)) <= most
+    assert len(serve(group, log, putters, PATIENCE_S)) <= most
 
 
 def test_one_that_stays_away_holds_up_nobody(group, log):
