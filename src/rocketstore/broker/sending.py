@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 _TAKEN_OUT: Final = re.compile(
     rb"(?:WAIT|CLUSTER)\x01(?<![^\x02]WAIT\x01)(?<![^\x02]CLUSTER\x01)[^\x02]*(?:\x02|$)"
 )
+_UNIQUE: Final = re.compile(rb"(?<![^\x02])UNIQ_KEY\x01[^\x02]*(?:\x02|$)")
 _WAITS_NOT: Final = re.compile(rb"(?:\x02|^)WAIT\x01(?!(?i:true)(?:\x02|$))")
 _DELAYED: Final = re.compile(rb"(?:\x02|^)DELAY\x01\+?0*[1-9]")
 _HALF: Final = re.compile(rb"(?:\x02|^)TRAN_MSG\x01(?i:true)(?:\x02|$)")
@@ -331,6 +332,8 @@ class Sending(Part):
         self, header: AnySend, call: Call, queue_id: int, sys_flag: int, text: bytes
     ) -> PutResult:
         # Compatible: the properties of the request are those of every message, WAIT among them.
+        if b"UNIQ_KEY\1" in call.command.body:
+            text = _UNIQUE.sub(b"", text)  # each has its own, which its sender was told
         is_ended = not text or text.endswith(b"\2")
         return self._store.put_client_batch(
             header.topic, queue_id, call.command.body,

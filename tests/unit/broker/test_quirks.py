@@ -210,6 +210,20 @@ def test_20_properties_of_a_batch_are_those_of_each_message(desk):
     assert second.physical_offset == first.physical_offset + first.size
 
 
+@pytest.mark.parametrize("own", ["UNIQ_KEY\1k{}", "a\1b\2UNIQ_KEY\1k{}\2", "a\1b"])
+def test_messages_of_a_batch_keep_the_unique_keys_that_their_producer_was_told(desk, own):
+    """A client of 5.x gives the batch one as well, which all of them would be known by."""
+    rows = [(0, b"x", own.format(number).encode()) for number in range(3)]
+    for given in ("UNIQ_KEY\1batch\2MINE\1y\2", "MINE\1y\2UNIQ_KEY\1batch", "MINE\1UNIQ_KEY"):
+        fields = {**SEND, "i": given, "m": True}
+        assert desk.answer(320, fields, encode_client_batch(rows)).code == 0
+    desk.store.wait_dispatched()
+    found = desk.store.get("orders", 0, 0).messages
+    keys = ["k0", "k1", "k2"] * 3 if "UNIQ" in own else ["batch"] * 6 + [None] * 3
+    assert [one.unique_key for one in found] == keys
+    assert [one.properties["MINE"] for one in found] == ["y"] * 6 + ["UNIQ_KEY"] * 3
+
+
 def test_21_and_23_checksums_lack_their_top_bit_and_a_body_may_be_empty(desk):
     for body in (b"", b"a", b"orders"):  # the last two have one with the bit set
         assert desk.send("orders", body).code == 0
