@@ -287,8 +287,8 @@ class _Repair:
         refuse_foreign(self.layout)
         refuse_one_file((file for queue in audit.queues for file in queue.files.files), {})
         if not audit.log_files:
-            who, known = "has no CommitLog file, but its queues", read_known_ends(self.layout.root)
-            refuse_lost_log(f"{self.layout.root} {who}", audit.entry_count, known)
+            known = read_known_ends(self.layout.root)
+            refuse_lost_log(self.layout.root, audit.entry_count, known)
 
     def refuse_unwritable(self, taken: Sequence[Path]) -> None:
         """Raise, before any change, where a file below `taken` cannot be moved, or another written.

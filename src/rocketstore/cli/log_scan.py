@@ -6,10 +6,9 @@ import contextlib
 import heapq
 from typing import TYPE_CHECKING, Any
 
-from rocketstore.errors import NotAStoreError
 from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.native.decode import decode
-from rocketstore.rules.files import FileProblem
+from rocketstore.rules.files import FileProblem, lost_log, no_store
 from rocketstore.scan.scanner import ScanBatch, scan_window
 from rocketstore.storage.files.lock import writer_pid
 from rocketstore.storage.files.pread_files import LogFile, OpenFiles, PreadFiles
@@ -30,17 +29,12 @@ def log_files_of(root: Path, config: StoreConfig) -> tuple[StoreLayout, PreadFil
     layout = StoreLayout.of(root, config)
     PreadLog(layout, OpenFiles()).refuse_absent()
     files = PreadFiles(layout.log_directories, file_size=config.mapped_file_size_commit_log)
-    # A store that was opened and has no message yet has no file either.
-    is_new = layout.commit_log_directories[0].is_dir() and not any(
-        layout.consume_queue.glob("*/*/*")
-    )
+    if not any(one.is_dir() for one in layout.log_directories):
+        raise no_store(root)
+    has_queues = not files.files and any(layout.consume_queue.glob("*/*/*"))
     # Or a writer has made the first file since the log was listed, and then a queue's.
-    if not files.files and not is_new and not files.refresh():
-        where = ", ".join(map(str, layout.log_directories))
-        raise NotAStoreError(
-            f"{root} is not a store: no CommitLog file in {where}",
-            hint="name the directory that holds commitlog/, or --set storePathCommitLog=…",
-        )
+    if has_queues and not files.refresh():
+        raise lost_log(root)
     return layout, files
 
 

@@ -28,6 +28,7 @@ from rocketstore.places.log_files import (
     SegmentState,
     list_segments,
     log_bytes,
+    segments_of_job,
     store_timestamp_ms,
 )
 from rocketstore.places.queue_files import QueueFiles, ScanNeeded, list_queues
@@ -123,7 +124,7 @@ def plan_ranges(ranges: Sequence[SplitTask], options: ReadOptions) -> list[tuple
 
 def plan_store(store: StorePlace, options: ReadOptions) -> tuple[list[SplitTask], int]:
     """Return the part to read of each file of a store, and how many bytes its files have."""
-    listed = list_segments(store)
+    listed = (segments_of_job if options.fail_on_data_loss else list_segments)(store)
     if options.table == "damage":
         return [whole_file(store, one, {}) for one in listed], sum(one.size for one in listed)
     segments = [one for one in listed if not one.is_missing]

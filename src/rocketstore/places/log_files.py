@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.errors import ConfigError, NotAStoreError, StoreError
+from rocketstore.errors import ConfigError, StoreError
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, file_name
 from rocketstore.format.record import RECORD_MAGICS
 from rocketstore.message import BORN_HOST_V6_FLAG
 from rocketstore.places.files import files_at, offset_files, read_part, subdirectories
 from rocketstore.places.stores import StorePlace
+from rocketstore.rules.files import lost_log
 
 if TYPE_CHECKING:
     from rocketstore.places.files import StoreFile
@@ -80,8 +81,7 @@ def segments_of_job(store: StorePlace) -> list[Segment]:
     is_lost = any(offset_files(files.list(queue)) for queue in queues)
     segments = list_segments(store)  # a writer makes its first file before that of a queue
     if is_lost and not segments:
-        hint = "mount the disk of its log, or put the files back"
-        raise NotAStoreError(f"{store.location} has queues but no CommitLog file", hint=hint)
+        raise lost_log(store.location)
     return segments
 
 

@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from rocketstore.errors import NotAStoreError
+from rocketstore.errors import NotAStoreError, StoreError
 from rocketstore.format.file_name import file_name
 
 AnyPath = TypeVar("AnyPath", bound=str | Path)
@@ -28,6 +28,18 @@ def no_store(place: Path | str) -> NotAStoreError:
     if isinstance(place, Path) and not place.is_dir():
         what = "it is a file" if place.exists() else "it is not there"
     return NotAStoreError(f"{place} is not a store: {what}", hint=NOT_A_STORE_HINT)
+
+
+def lost_log(
+    place: Path | str, error: type[StoreError] = NotAStoreError, said: str = ""
+) -> StoreError:
+    """Return the error that queues are there, and no file of their log (K-R10).
+
+    4.9 deletes every queue then, and consumers' offsets point far beyond.
+    """
+    hint = "mount the disk of its log, or bring the files back: queues can be made again, not a log"
+    hint += "; to begin an empty store, move consumequeue and known-ends away"
+    return error(f"{place} has queues but no CommitLog file{said}", hint=hint)
 
 
 def in_the_way(path: Path) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from rocketstore.errors import NotAStoreError, StoreError, StoreReadOnlyError
 from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint, decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.rules.files import NOT_A_STORE_HINT, FileFinding, FileProblem
+from rocketstore.rules.files import NOT_A_STORE_HINT, FileFinding, FileProblem, lost_log
 from rocketstore.storage.checkpoint import read_known_ends
 from rocketstore.storage.files.disk import read_whole, sparing
 from rocketstore.storage.files.lock import may_have_writer
@@ -245,10 +245,7 @@ def _observed_sizes(layout: StoreLayout, config: StoreConfig, log: PreadLog) -> 
     is_lost = not log.files.files and any(files.files for files in queues)
     # Or a writer has made the first file since the log was listed, and then a queue's.
     if is_lost and not log.files.refresh():
-        raise NotAStoreError(
-            f"{layout.root} has queues but no CommitLog file",
-            hint="put the CommitLog files back; their queues can be rebuilt, not the reverse",
-        )
+        raise lost_log(layout.root)
     is_set = config.max_hash_slot_num or config.max_index_num
     return ObservedSizes(
         _usual_file(log.files),

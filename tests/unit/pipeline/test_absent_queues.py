@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
-from rocketstore.errors import ConfigError, FormatError, StoreError
+from rocketstore.errors import ConfigError, FormatError, NotAStoreError, StoreError
 from rocketstore.format.known_ends import encode_known_ends
 from rocketstore.pipeline import queues
 from rocketstore.pipeline.options import parse_options
@@ -208,17 +208,24 @@ def test_a_query_s_own_offset_says_that_a_queue_was_there(store):
     assert [row for row in found if row["queueId"] == 2] == expected
 
 
-def test_a_query_s_own_offset_and_time_count_where_no_file_of_the_log_is_left(store):
+def test_a_query_s_own_offset_and_time_count_where_no_file_of_the_log_is_left(store, caplog):
     shutil.rmtree(store / "commitlog")
     (store / "commitlog").mkdir()
     (store / "lock").touch()
     starts = {"subscribe": "pair", "startingOffsets": '{"pair":{"2":0}}'}
-    with pytest.raises(StoreError, match=r"startingOffsets asks for 0, there are 1 to 1"):
-        read_table(store, **starts)
-    with pytest.raises(StoreError, match=r"startingOffsets asks for offset 0: .* found 1 to 1"):
-        StreamRun(store, **starts).batch()
-    assert read_table(store, **starts, failOnDataLoss=False) == []
     since = {"subscribe": "pair", "startingOffsetsByTimestamp": '{"pair":{"0":1}}'}
+    for choice in ({}, {"subscribe": "pair"}, starts, since):
+        for read in (read_table, lambda *store, **given: StreamRun(*store, **given).batch()):
+            with pytest.raises(NotAStoreError, match=r"/store has queues but no CommitLog file"):
+                read(store, **choice)
+    with pytest.raises(StoreError, match=r"startingOffsets asks for 0, there are 1 to 1"):
+        read_table(store, table="consumequeue", **starts)
+    assert read_table(store, **starts, failOnDataLoss=False) == []
+    assert StreamRun(store, **starts, failOnDataLoss=False).batch() == []
+    assert (
+        "startingOffsets asks for offset 0: expected it in the queue, found 1 to 1" in caplog.text
+    )
+    since["failOnDataLoss"] = False
     assert read_table(store, **since) == []
     fails = {"startingOffsetsByTimestampStrategy": "error"}
     with pytest.raises(StoreError, match=r"queue pair/0 of .*: nothing was stored at 1 ms"):

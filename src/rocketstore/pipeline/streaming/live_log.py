@@ -27,7 +27,13 @@ from rocketstore.pipeline.planning import SplitTask, in_time
 from rocketstore.pipeline.streaming.stream_options import Place, ranges_of
 from rocketstore.places.files import opened, read_part, stored_stop
 from rocketstore.places.location import is_remote
-from rocketstore.places.log_files import directories_of_log, list_segments, log_bytes, segment_at
+from rocketstore.places.log_files import (
+    directories_of_log,
+    list_segments,
+    log_bytes,
+    segment_at,
+    segments_of_job,
+)
 from rocketstore.units import ByteRange, MiB
 
 if TYPE_CHECKING:
@@ -131,6 +137,8 @@ class LiveLog:
     ) -> None:
         self.store, self.options = store, options
         self.segments = (listing or LogListing()).segments(store)
+        if options.fail_on_data_loss and not self.segments:
+            self.segments = segments_of_job(store)
         self.start = self.segments[0].base if self.segments else 0
         self._tail = tail_of(self.segments)
         tail = self._tail[0].base if self._tail else self.start

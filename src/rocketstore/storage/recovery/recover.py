@@ -27,6 +27,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.rules.extra_queues import has_light_queues
+from rocketstore.rules.files import lost_log
 from rocketstore.rules.findings import Finding, Severity, offsets_text
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.rules.log_rules import LogView, log_findings
@@ -186,8 +187,8 @@ def recover(  # noqa: PLR0913 - what is loaded; by name, what is known besides
         parts, clean, now_ms, keeps_places, checkpoint or Checkpoint(), known_ends, evidence
     )
     if not parts.log_files.files:
-        where = f"{parts.layout.commit_log_directories[0]} has no CommitLog file, but the queues"
-        refuse_lost_log(where, sum(parts.queues.next_offsets().values()), known_ends)
+        entry_count = sum(parts.queues.next_offsets().values())
+        refuse_lost_log(parts.layout.root, entry_count, known_ends)
         start = end = 0
     else:
         start, end = recovery.compatible() if is_compatible else recovery.salvage()
@@ -212,18 +213,12 @@ def recover(  # noqa: PLR0913 - what is loaded; by name, what is known besides
     return report
 
 
-def refuse_lost_log(who: str, entry_count: int, known: KnownEnds | None) -> None:
-    """Raise where queues have entries, or there was a log, and the log has no file.
-
-    4.9 deletes every queue there, and consumers' offsets point far beyond (K-R10).
-    """
+def refuse_lost_log(root: Path, entry_count: int, known: KnownEnds | None) -> None:
+    """Raise where queues have entries, or there was a log, and the log has no file."""
     if entry_count or (known is not None and known.log_end):
         more = "" if known is None else f", and known-ends knows of a log up to {known.log_end}"
-        raise StoreDamagedError(
-            f"{who} have {counted(entry_count, 'entry', 'entries')}{more}",
-            hint="bring the files back, or move consumequeue and known-ends away to begin an empty "
-            "store",
-        )
+        said = f": they have {counted(entry_count, 'entry', 'entries')}{more}"
+        raise lost_log(root, StoreDamagedError, said)
 
 
 @dataclass

@@ -42,7 +42,7 @@ from rocketstore.places.location import is_remote
 from rocketstore.places.log_verdict import judged_log
 from rocketstore.places.store_listing import batch_topics_of, list_store
 from rocketstore.rules import runs
-from rocketstore.rules.files import FileProblem
+from rocketstore.rules.files import FileProblem, lost_log
 from rocketstore.rules.findings import Reported
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.rules.log_rules import Damaged
@@ -209,10 +209,7 @@ def _build(
 def _refuse_log(places: StoreListing, *, has_queues: bool) -> None:
     """Raise where queues made from the files of the log would lose messages that are there."""
     if has_queues and not places.log.files:
-        raise StoreDamagedError(
-            f"{places.location} has no CommitLog file, but its queues have entries",
-            hint="bring the files back, or move consumequeue away to begin an empty store",
-        )
+        raise lost_log(places.location, StoreDamagedError)
     for one in places.log.problems:
         if one.problem in {FileProblem.DUPLICATE, FileProblem.MISPLACED}:
             raise StoreDamagedError(
