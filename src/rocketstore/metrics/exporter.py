@@ -88,9 +88,9 @@ def _runtime(store: BaseStore, told: Mapping[str, Any]) -> Iterator[Metric]:
     behind = store.max_physical_offset - store.flushed_physical_offset
     numbers["remain_howmanydata_toflush"] = behind
     if (room := store.disk.room(store.layout.root)) is not None:
-        total, used, _ = room
+        total, _, writable = room
         numbers["commitlogdir_capacity_total"] = total
-        numbers["commitlogdir_capacity_free"] = total - used
+        numbers["commitlogdir_capacity_free"] = writable
     for name, value in numbers.items():
         yield _gauge(_PREFIX + name, [(labels, value)])
 

@@ -73,8 +73,8 @@ class Observation:
         if pool is not None:
             told["remainHowManyDataToCommit"] = Size(log.max_offset - last)
         if (room := parts.disk.room(parts.layout.root)) is not None:
-            total, used, _ = room
-            told["commitLogDirCapacity"] = f"Total : {Size(total)}, Free : {Size(total - used)}."
+            total, _, writable = room
+            told["commitLogDirCapacity"] = f"Total : {Size(total)}, Free : {Size(writable)}."
         for kind in parts.kinds.known.values():
             told |= kind.runtime_info(len(parts.kinds.of(kind.name)))
         for service in self._attached.values():
