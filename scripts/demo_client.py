@@ -7,6 +7,7 @@ import sys
 import time
 
 from rocketmq.client import Message, Producer, PushConsumer
+from rocketmq.exceptions import ProducerSendSyncFailed
 
 NAME_SERVER = sys.argv[1]
 TOPIC, GROUP = "boarding", "gate"
@@ -24,10 +25,23 @@ def send(first: int, count: int) -> float:
         message = Message(TOPIC)
         message.set_keys(f"seat-{number}")
         message.set_body(f"passenger {number} is on board")
-        producer.send_sync(message)
+        _send_one(producer, message, began + PATIENCE_S)
     took_s = time.monotonic() - began
     producer.shutdown()  # before a consumer's: that ends what they share
     return took_s
+
+
+def _send_one(producer: Producer, message: Message, until: float) -> None:
+    """Send a message, again where a thread of the client's own is just connecting to the broker."""
+    while True:
+        try:
+            producer.send_sync(message)
+        except ProducerSendSyncFailed as failure:
+            if "No route info" not in str(failure) or time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 def receive(count: int) -> tuple[int, float]:

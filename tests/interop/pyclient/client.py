@@ -10,6 +10,7 @@ import sys
 import time
 
 from rocketmq.client import Message, Producer, PushConsumer
+from rocketmq.exceptions import ProducerSendSyncFailed
 
 
 class Client:
@@ -21,7 +22,7 @@ class Client:
 
     def send(self, topic, bodies):
         if self.producer is None:
-            self.producer = Producer("python-producers")
+            self.producer = Producer("python-producers", timeout=60_000)
             self.producer.set_namesrv_addr(self.name_server)
             self.producer.start()
         statuses = []
@@ -30,8 +31,19 @@ class Client:
             message.set_tags("a")
             message.set_keys("k")
             message.set_body(body)
-            statuses.append(int(self.producer.send_sync(message).status))
+            statuses.append(int(self.sent(message).status))
         return {"statuses": statuses}
+
+    def sent(self, message):
+        """Send again where a thread of the client is just connecting, so that it finds no route."""
+        for _ in range(1000):
+            try:
+                return self.producer.send_sync(message)
+            except ProducerSendSyncFailed as failure:
+                if "No route info" not in str(failure):
+                    raise
+                time.sleep(0.02)
+        raise TimeoutError("it never found a route")
 
     def consume(self, topic, name):
         def consumed(message):
