@@ -111,7 +111,7 @@ def test_close_of_an_idle_store_wakes_every_thread(tmp_path):
     wait_until_asleep(store)
     began = time.monotonic()
     store.close()
-    assert time.monotonic() - began < 5  # of 600 s
+    assert time.monotonic() - began < 60  # of 600 s
 
 
 @pytest.mark.parametrize("name", ["rocketstore-statistics", "rocketstore-queue-flush"])

@@ -95,6 +95,8 @@ def test_our_broker_registers_with_a_genuine_name_server(genuine, *, is_packed):
     ):
         one.make_topic("orders", 3)
         other.make_topic("orders", 5)
+        # Neither waits for more than 2 s until it knows.
+        wait_until(lambda: (found := route_of(theirs, "orders")) and len(found.queue_datas) == 2)
         route = route_of(theirs, "orders")
         assert route is not None
         addresses = {data.broker_name: data.broker_addrs for data in route.broker_datas}
@@ -104,7 +106,7 @@ def test_our_broker_registers_with_a_genuine_name_server(genuine, *, is_packed):
         assert set(genuine.send(theirs, "orders", *map(str, range(16)))) == {
             "SEND_OK a", "SEND_OK b",
         }  # fmt: skip
-    assert route_of(theirs, "orders") is None
+    wait_until(lambda: route_of(theirs, "orders") is None, "they unregister")
 
 
 def test_every_key_of_a_genuine_broker_is_known(genuine):

@@ -71,6 +71,11 @@ class JavaClient(InHome):
         messages: list[Any] = self._process.ask("received", **wanted)["messages"]
         return messages
 
+    def queue_count(self, topic: str, group: str) -> int:
+        """Return how many queues of a topic a push consumer has now."""
+        count: int = self._process.ask("queues", topic=topic, group=group)["count"]
+        return count
+
     def close_consumer(self, group: str) -> None:
         """Stop a consumer."""
         self._process.ask("closeConsumer", group=group)

@@ -31,7 +31,7 @@ def name_server(*options: str, ends_by: signal.Signals = signal.SIGTERM) -> Iter
             _, errors = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0
             assert [line for line in errors.splitlines() if "request.refused" not in line] == []
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 60  # of 120 s for which a client may be silent
         finally:
             process.kill()
 

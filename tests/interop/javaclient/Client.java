@@ -46,6 +46,7 @@ public final class Client {
     private final String nameServer;
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
     private final Map<String, Runnable> consumers = new HashMap<>(); // what stops each
+    private final Map<String, DefaultMQPushConsumer> pushing = new HashMap<>();
     private final Map<String, LinkedBlockingQueue<JSONObject>> received = new ConcurrentHashMap<>();
 
     private Client(String nameServer) {
@@ -85,6 +86,11 @@ public final class Client {
                 break;
             case "received":
                 result.put("messages", take(group, command));
+                break;
+            case "queues":
+                result.put("count", pushing.get(group).getDefaultMQPushConsumerImpl()
+                    .getRebalanceImpl().getProcessQueueTable().keySet().stream()
+                    .filter(one -> one.getTopic().equals(command.getString("topic"))).count());
                 break;
             case "closeConsumer":
                 consumers.remove(group).run();
@@ -132,7 +138,10 @@ public final class Client {
     }
 
     private static LocalTransactionState state(Message message, int timesAsked) {
-        String ends = message.getUserProperty("ends").substring("ask".length() * timesAsked);
+        String ends = message.getUserProperty("ends");
+        for (int time = 0; time < timesAsked && ends.startsWith("ask"); time++) {
+            ends = ends.substring("ask".length()); // a slow one is asked before it has said its end
+        }
         return ends.startsWith("ask") ? LocalTransactionState.UNKNOW : "commit".equals(ends)
             ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.ROLLBACK_MESSAGE;
     }
@@ -345,6 +354,7 @@ public final class Client {
             }
         }
         consumer.start();
+        pushing.put(group, consumer);
         consumers.put(group, consumer::shutdown);
     }
 
