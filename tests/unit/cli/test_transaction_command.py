@@ -10,7 +10,6 @@ from rocketstore import Message
 from rocketstore.cli.application import run
 from support.clock import START_MS
 from support.golden_stores import golden_store
-from support.killed import Killed
 from support.transaction_stores import TransactionStores
 
 
@@ -40,11 +39,9 @@ def test_open_transactions_are_shown_beside_their_writer(tmp_path, capsys):
     assert {(row["topic"], row["producerGroup"]) for row in shown} == {("orders", "billing")}
     assert [row["uniqKey"] for row in shown] == [half.transaction_id for half in halves[2:]]
     assert all(row["age"] > 0 for row in shown)
-    stores.kill_at_put(0, after=True)
-    try:
+    with stores.killed_at_put():
         store.commit(halves[2])
-    except Killed:
-        store.wait_dispatched()
+    store.wait_dispatched()
     assert [row["queueId"] for row in rows_of(capsys, tmp_path)] == ["3"]
     store.abandon()
 

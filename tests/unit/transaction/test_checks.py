@@ -1,7 +1,5 @@
 """The check: whom it asks, when, what it puts, and that a transaction still ends once."""
 
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -10,19 +8,16 @@ from rocketstore import (
     EndStatus,
     Message,
     MessageStore,
-    PutMessageStatus,
-    PutResult,
     StoredMessage,
 )
 from rocketstore.format.properties import encode_properties
 from rocketstore.transaction.records import DISCARDED, HALF, OP, CheckStep, check_step
 from rocketstore.units import QueueKey
 from support.clock import START_MS
-from support.killed import Killed
 from support.memory import memory_directory
 from support.patience import PATIENCE_S
 from support.small_store import CONFIG
-from support.transaction_stores import TransactionStores, all_of, ended, halves
+from support.transaction_stores import TransactionStores, all_of, ended, halves, refusing
 
 ORDERS = QueueKey("orders", 3)
 MESSAGE = Message(topic="orders", body=b"o-17", flag=7, reconsume_times=2, unique_key="K1")
@@ -144,8 +139,7 @@ def test_an_answer_by_the_offsets_of_any_copy_counts_once(stores, reopened):
 @pytest.mark.parametrize("after", [True, False])
 def test_a_kill_at_the_copy_leaves_one_transaction(stores, *, after):
     half = stores.store.begin(MESSAGE, 3)
-    stores.kill_at_put(0, after=after)
-    with pytest.raises(Killed):
+    with stores.killed_at_put(after=after):
         turn(stores, Producer())
     stores.reopen(killed=True)
     producer = Producer(CheckAnswer.COMMIT)
@@ -157,11 +151,8 @@ def test_a_kill_at_the_copy_leaves_one_transaction(stores, *, after):
 
 def test_after_a_copy_that_failed_the_turn_goes_on_with_what_is_there(stores):
     stores.store.begin(MESSAGE, 3)
-    real = stores.store.put_record
-    stores.kill_at_put(0, after=True)
-    with pytest.raises(Killed):
+    with stores.killed_at_put():
         turn(stores, Producer())
-    stores.store.put_record = real  # type: ignore[method-assign]
     producer = Producer(CheckAnswer.COMMIT)
     assert turn(stores, producer) == 1
     assert len(all_of(stores.store, ORDERS)) == 1
@@ -175,8 +166,7 @@ def test_a_transaction_without_an_answer_is_discarded_once(stores, number):
     for _ in range(15):
         assert turn(stores, producer) == 1
     if number is not None:
-        stores.kill_at_put(number, after=True)
-        with pytest.raises(Killed):
+        with stores.killed_at_put(number):
             turn(stores, producer)
         stores.reopen(killed=True)
     assert turn(stores, producer) == turn(stores, producer) == 0
@@ -201,14 +191,10 @@ def test_a_discard_is_stored_once_whatever_is_indexed(tmp_path, indexed, key, *,
     for _ in range(15):
         assert turn(stores, producer) == 2
     stores.config = after
-    real = stores.store.put_record
-    stores.kill_at_put(0, after=True)
-    with pytest.raises(Killed):
+    with stores.killed_at_put():
         turn(stores, producer)
-    if reopened:
+    if reopened:  # else it was an exception out of a signal handler, say
         stores.reopen(killed=True)
-    else:  # an exception out of a signal handler, say
-        stores.store.put_record = real  # type: ignore[method-assign]
     assert turn(stores, producer) == turn(stores, producer) == 0
     assert [one.raw_body for one in all_of(stores.store, DISCARDED)] == [b"one", b"two"]
     assert len(ended(stores.store)) == 2
@@ -222,16 +208,8 @@ def test_what_is_owed_an_op_message_has_ended_also_when_all_is_read_again(stores
     producer = Producer()
     for _ in range(15):
         turn(stores, producer)
-    real = stores.store.put_record
-
-    def refuses(topic: str, *args: Any, **named: Any) -> PutResult:
-        if topic == OP.topic:
-            return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
-        return real(topic, *args, **named)
-
-    stores.store.put_record = refuses  # type: ignore[method-assign]
-    turn(stores, producer)
-    stores.store.put_record = real  # type: ignore[method-assign]
+    with refusing(stores.store, OP.topic):
+        turn(stores, producer)
     assert len(all_of(stores.store, DISCARDED)) == 1
     stores.store._transactions.distrust()  # as a copy does that is interrupted
     assert stores.store.commit(half).status is EndStatus.ENDED_ALREADY

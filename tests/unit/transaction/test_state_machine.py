@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -113,9 +115,19 @@ class Transactions(RuleBasedStateMachine):
     def reopen(self, *, killed: bool) -> None:
         self.stores.reopen(killed=killed)
 
-    def cut_off(self, kill: tuple[int, bool, bool] | None) -> _CutOff:
-        self.has_interrupts |= kill is not None and not kill[2]
-        return _CutOff(self.stores, kill)
+    @contextmanager
+    def cut_off(self, kill: tuple[int, bool, bool] | None) -> Iterator[None]:
+        if kill is None:
+            yield
+            return
+        number, after, reopens = kill
+        self.has_interrupts |= not reopens
+        try:
+            with self.stores.kill_at_put(number, after=after):
+                yield
+        except Killed:
+            if reopens:
+                self.stores.reopen(killed=True)
 
     # --- what is always true --------------------------------------------------------------------
 
@@ -145,24 +157,6 @@ class Transactions(RuleBasedStateMachine):
         # may say twice what it says, like Java's.
         numbers = ended(self.stores.store)
         assert len(numbers) == len(set(numbers)) or self.has_interrupts, "ended twice"
-
-
-class _CutOff:
-    """Lets a put be the last thing that happens in a block."""
-
-    def __init__(self, stores: TransactionStores, kill: tuple[int, bool, bool] | None) -> None:
-        self._stores, self._kill = stores, kill
-
-    def __enter__(self) -> None:
-        self._real = self._stores.store.put_record
-        if self._kill is not None:
-            self._stores.kill_at_put(self._kill[0], after=self._kill[1])
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        self._stores.store.put_record = self._real  # type: ignore[method-assign]
-        if kind is Killed and self._kill is not None and self._kill[2]:
-            self._stores.reopen(killed=True)
-        return kind is Killed
 
 
 class TestTransactions(Transactions.TestCase):  # type: ignore[misc, name-defined]

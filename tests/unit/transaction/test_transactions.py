@@ -16,7 +16,6 @@ from rocketstore import (
     Message,
     MessageStore,
     PutMessageStatus,
-    PutResult,
     RefusedMessageError,
 )
 from rocketstore.format.host import HOST_V4_SIZE, HOST_V6_SIZE, encode_host
@@ -31,9 +30,8 @@ from rocketstore.transaction.records import HALF, OP, ROOM_BYTES, op_record
 from rocketstore.units import QueueKey
 from support.clock import START_MS
 from support.interrupts import InterruptAt
-from support.killed import Killed
 from support.small_store import CONFIG
-from support.transaction_stores import TransactionStores, all_of, ended
+from support.transaction_stores import TransactionStores, all_of, ended, refusing
 
 ORDERS = QueueKey("orders", 3)
 MESSAGE = Message(
@@ -137,8 +135,7 @@ def test_a_kill_in_a_commit_neither_loses_nor_doubles_it(
 ):
     store.config = msgspec.structs.replace(store.config, message_index_enable=indexed)
     half = store.begin(MESSAGE, ORDERS.queue_id)
-    stores.kill_at_put(number, after=after)
-    with pytest.raises(Killed):
+    with stores.killed_at_put(number, after=after):
         store.commit(half)
     store = stores.reopen(killed=True)
     store.config = msgspec.structs.replace(store.config, message_index_enable=indexed)
@@ -160,8 +157,7 @@ def test_what_ended_is_known_whatever_was_indexed_before_and_after_a_kill(
     first = msgspec.structs.replace(CONFIG, message_index_enable=before)
     stores = TransactionStores(tmp_path, first)
     half = stores.store.begin(msgspec.structs.replace(MESSAGE, unique_key=key), ORDERS.queue_id)
-    stores.kill_at_put(0, after=True)
-    with pytest.raises(Killed):
+    with stores.killed_at_put():
         stores.store.commit(half)
     stores.config = msgspec.structs.replace(CONFIG, message_index_enable=after)
     store = stores.reopen(killed=True)
@@ -183,8 +179,7 @@ def test_a_delayed_commit_is_put_once_whatever_became_of_the_levels(
     stores = TransactionStores(tmp_path, first)
     delayed = msgspec.structs.replace(MESSAGE, properties={"DELAY": asked})
     half = stores.store.begin(delayed, ORDERS.queue_id)
-    stores.kill_at_put(0, after=True)
-    with pytest.raises(Killed):
+    with stores.killed_at_put():
         stores.store.commit(half)
     stores.config = msgspec.structs.replace(first, message_delay_level=levels)
     store = stores.reopen(killed=True)
@@ -202,11 +197,8 @@ def test_after_an_interrupted_end_the_next_call_finds_out_what_happened(
     stores, number, store, *, after, commits_again
 ):
     half = store.begin(MESSAGE, ORDERS.queue_id)
-    real = store.put_record
-    stores.kill_at_put(number, after=after)
-    with pytest.raises(Killed):
+    with stores.killed_at_put(number, after=after):
         store.commit(half)
-    store.put_record = real  # type: ignore[method-assign]
     (store.commit if commits_again else store.rollback)(half)
     is_committed = commits_again or after or number > 0
     assert len(all_of(store, ORDERS)) == is_committed
@@ -217,48 +209,29 @@ def test_after_an_interrupted_end_the_next_call_finds_out_what_happened(
 
 def test_an_interrupted_rollback_is_not_committed_afterwards(stores, store):
     half = store.begin(MESSAGE, ORDERS.queue_id)
-    real = store.put_record
-    stores.kill_at_put(0, after=True)
-    with pytest.raises(Killed):
+    with stores.killed_at_put():
         store.rollback(half)
-    store.put_record = real  # type: ignore[method-assign]
     assert store.commit(half).status is EndStatus.ENDED_ALREADY
     assert not all_of(store, ORDERS)
 
 
-def refusing(store: MessageStore, topic: str) -> Any:
-    """Let puts into a topic be refused, and return what undoes it."""
-    real = store.put_record
-
-    def put_record(name: str, *arguments: Any, **named: Any) -> PutResult:
-        if name == topic:
-            return transactions.PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, detail="full")
-        return real(name, *arguments, **named)
-
-    store.put_record = put_record  # type: ignore[method-assign]
-    return lambda: setattr(store, "put_record", real)
-
-
 def test_what_cannot_be_stored_leaves_the_transaction_open(store):
     half = store.begin(MESSAGE, ORDERS.queue_id)
-    undo = refusing(store, "orders")
-    result = store.commit(half)
+    with refusing(store, "orders"):
+        result = store.commit(half)
     assert (result.status, result.detail) == (EndStatus.NOT_STORED, "full")
-    undo()
-    undo = refusing(store, OP.topic)
-    assert store.rollback(half).status is EndStatus.NOT_STORED
-    undo()
+    with refusing(store, OP.topic):
+        assert store.rollback(half).status is EndStatus.NOT_STORED
     assert store.commit(half).status is EndStatus.COMMITTED
     assert ended(store) == [b"0"]
 
 
 def test_an_op_message_that_found_no_room_is_put_later(stores, store):
     half = store.begin(MESSAGE, ORDERS.queue_id)
-    undo = refusing(store, OP.topic)
-    assert store.commit(half).status is EndStatus.COMMITTED
-    assert store.commit(half).status is EndStatus.ENDED_ALREADY
-    assert not ended(store)
-    undo()
+    with refusing(store, OP.topic):
+        assert store.commit(half).status is EndStatus.COMMITTED
+        assert store.commit(half).status is EndStatus.ENDED_ALREADY
+        assert not ended(store)
     store = stores.reopen(killed=False)
     assert ended(store) == [b"0"]
     assert len(all_of(store, ORDERS)) == 1
@@ -437,8 +410,7 @@ def test_a_broken_table_of_offsets_stops_transactions_only(stores):
 
 def test_an_open_with_threads_finishes_what_a_kill_left(stores):
     half = stores.store.begin(MESSAGE, ORDERS.queue_id)
-    stores.kill_at_put(0, after=True)
-    with pytest.raises(Killed):
+    with stores.killed_at_put():
         stores.store.commit(half)
     stores.store.abandon()
     with MessageStore.open(stores.root, CONFIG) as store:
@@ -453,8 +425,7 @@ def test_a_message_with_a_delay_waits_after_its_commit(stores, number, store, *,
     waiting = QueueKey(DELAY_TOPIC, 1)
     half = store.begin(msgspec.structs.replace(MESSAGE, properties={"DELAY": "2"}), 3)
     assert len(all_of(store, HALF)) == 1
-    stores.kill_at_put(number, after=after)
-    with pytest.raises(Killed):
+    with stores.killed_at_put(number, after=after):
         store.commit(half)
     store = stores.reopen(killed=True)
     store.commit(half)
