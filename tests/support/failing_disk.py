@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from rocketstore.storage.files.disk import Disk, no_space_error
+from support.hooked_disk import HookedDisk
 from support.patience import PATIENCE_S
 
 
-class FailingDisk(Disk):
+class FailingDisk(HookedDisk):
     """The real disk, until told otherwise.
 
     Attributes
     ----------
     calls
-        (what, name of the file) of every call that makes something durable or takes it away.
+        (what, name of the file) of every call that changes something or makes it durable.
     fails_sync
         Names of files whose ``fdatasync`` fails; ``*`` is every file.
     is_full
@@ -27,10 +28,23 @@ class FailingDisk(Disk):
     """
 
     def __init__(self) -> None:
+        super().__init__(self._note)
         self.calls: list[tuple[str, str]] = []
         self.fails_sync: set[str] = set()
-        self.is_full = False
-        self.is_sparse = False
+        self.is_full = self.is_sparse = False
+
+    def _note(self, call: str, path: Path) -> None:
+        if call == "fdatasync" and self.fails_sync & {path.name, "*"}:
+            raise OSError(errno.EIO, "Input/output error")
+        self.calls.append((call, path.name))
+        if call in {"allocate", "write_at"} and self.is_full:
+            raise no_space_error(path, 0)
+
+    def allocate(self, descriptor: int, path: Path, size: int) -> bool:
+        if self.is_sparse and not self.is_full:
+            os.ftruncate(descriptor, size)
+            return False
+        return super().allocate(descriptor, path, size)
 
     @property
     def synced(self) -> list[str]:
@@ -39,39 +53,6 @@ class FailingDisk(Disk):
 
     def count(self, what: str) -> int:
         return sum(call[0] == what for call in self.calls)
-
-    def allocate(self, descriptor: int, path: Path, size: int) -> bool:
-        self.calls.append(("allocate", path.name))
-        if self.is_full:
-            raise no_space_error(path, size)
-        if self.is_sparse:
-            os.ftruncate(descriptor, size)
-            return False
-        return super().allocate(descriptor, path, size)
-
-    def write_at(self, descriptor: int, path: Path, position: int, data: bytes) -> None:
-        self.calls.append(("write", path.name))
-        if self.is_full:
-            raise no_space_error(path, len(data))
-        super().write_at(descriptor, path, position, data)
-
-    def fdatasync(self, descriptor: int, path: Path) -> None:
-        if path.name in self.fails_sync or "*" in self.fails_sync:
-            raise OSError(errno.EIO, "Input/output error")
-        self.calls.append(("fdatasync", path.name))
-        super().fdatasync(descriptor, path)
-
-    def fsync_directory(self, directory: Path) -> None:
-        self.calls.append(("fsync_directory", directory.name))
-        super().fsync_directory(directory)
-
-    def unlink(self, path: Path) -> None:
-        self.calls.append(("unlink", path.name))
-        super().unlink(path)
-
-    def replace(self, source: Path, target: Path) -> None:
-        self.calls.append(("replace", target.name))
-        super().replace(source, target)
 
 
 class HeldDisk(FailingDisk):

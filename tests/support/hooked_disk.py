@@ -9,7 +9,7 @@ from typing import Any
 from rocketstore.storage.files.disk import Disk
 
 Before = Callable[[str, Path], object]
-"""Told the name of a call and the path it is about; what it raises, the call raises."""
+"""Told the name of a call and the path that it changes; what it raises, the call raises."""
 
 
 class HookedDisk(Disk):
@@ -27,7 +27,7 @@ def _hooked(name: str, told: str) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def work(self: HookedDisk, *arguments: Any, **named: Any) -> Any:
-        self.before(told, next(one for one in arguments if isinstance(one, Path)))
+        self.before(told, [one for one in arguments if isinstance(one, Path)][-1])
         return call(self, *arguments, **named)
 
     return work

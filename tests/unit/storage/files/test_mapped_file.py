@@ -40,8 +40,11 @@ def test_a_new_file_has_its_name_its_size_and_only_zeros(file):
 def test_a_new_file_is_durable_before_anybody_writes_to_it(tmp_path, disk):
     create(tmp_path, disk)
     assert disk.calls == [
+        ("make_directory", tmp_path.name),
+        ("create_file", NAME),
         ("allocate", NAME),
         ("fdatasync", NAME),
+        ("give_name", NAME),
         ("fsync_directory", tmp_path.name),
     ]
 

@@ -37,7 +37,7 @@ def test_bytes_are_synced_before_they_get_the_name_and_the_name_after(path):
     disk = FailingDisk()
     write_atomically(path, b"good", disk=disk)
     assert disk.calls[-4:] == [
-        ("write", "topics.json.tmp"),
+        ("write_at", "topics.json.tmp"),
         ("fdatasync", "topics.json.tmp"),
         ("replace", "topics.json"),
         ("fsync_directory", "config"),

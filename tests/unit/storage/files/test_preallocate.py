@@ -131,13 +131,7 @@ def test_a_file_is_waited_for_5_s_and_then_by_the_next_put(tmp_path, monkeypatch
 
 def test_no_file_is_made_after_one_that_a_put_makes_itself(tmp_path):
     """A reader would take the order of names for a hole in the log."""
-
-    class Naming(HeldDisk):
-        def give_name(self, descriptor: int, path: Path) -> None:
-            self.calls.append(("give_name", path.name))
-            super().give_name(descriptor, path)
-
-    disk = Naming("allocate", lambda path: int(path.name) == SIZE)
+    disk = HeldDisk("allocate", lambda path: int(path.name) == SIZE)
     disk.may_go.clear()
     files = preallocator(tmp_path, disk)
     files.thread.start()

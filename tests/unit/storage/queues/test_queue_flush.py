@@ -11,18 +11,8 @@ from rocketstore.storage.checkpoint import (
     read_checkpoint,
     read_known_ends,
 )
-from rocketstore.storage.files.disk import Disk
 from support.dispatch_parts import DispatchParts
-from support.failing_disk import FailingDisk as RecordingDisk
-
-
-class FailingDisk(Disk):
-    fails = False
-
-    def fdatasync(self, descriptor, path):
-        if self.fails and "checkpoint" not in path.name:
-            raise OSError(5, "broken")
-        super().fdatasync(descriptor, path)
+from support.failing_disk import FailingDisk
 
 
 @pytest.fixture
@@ -92,7 +82,7 @@ def test_a_flush_is_thorough_once_the_interval_is_over_and_not_before(parts, set
 
 def test_every_file_of_the_index_is_synced_before_the_checkpoint_moves(tmp_path):
     """Also a full one that others followed: nothing else syncs it when the next is made."""
-    disk = RecordingDisk()
+    disk = FailingDisk()
     parts = DispatchParts(tmp_path, disk=disk)
     flusher = flusher_of(parts)
     parts.append(20, properties=b"KEYS\x01k", store_timestamp_ms=5000)
@@ -107,7 +97,7 @@ def test_every_file_of_the_index_is_synced_before_the_checkpoint_moves(tmp_path)
 
 
 def test_a_full_index_file_is_synced_in_the_next_turn_and_once(tmp_path):
-    disk = RecordingDisk()
+    disk = FailingDisk()
     parts = DispatchParts(tmp_path, disk=disk)
     flusher = flusher_of(parts)
     parts.append(20, properties=b"KEYS\x01k", store_timestamp_ms=5000)
@@ -122,7 +112,7 @@ def test_a_full_index_file_is_synced_in_the_next_turn_and_once(tmp_path):
 
 
 def test_ends_for_which_there_was_no_room_are_written_by_the_next_flush(tmp_path):
-    parts = DispatchParts(tmp_path, disk=RecordingDisk())
+    parts = DispatchParts(tmp_path, disk=FailingDisk())
     flusher = flusher_of(parts)
     dispatch(parts, 5000)
     parts.disk.is_full = True
@@ -153,10 +143,11 @@ def test_what_is_dispatched_during_the_flush_is_not_promised(parts, flusher, mon
 
 def test_after_a_failed_sync_the_checkpoint_stays(parts, flusher):
     dispatch(parts, 5000)
-    parts.disk.fails = True
+    index_files = {file.file.path.name for file in parts.index.files}
+    parts.disk.fails_sync = {f"{0:020d}", *index_files}
     with pytest.raises(FlushFailedError):
         flusher.flush_all()
-    parts.disk.fails = False
+    parts.disk.fails_sync = set()
     assert flusher.flush_all() is False
     assert parts.table.is_flush_broken
     assert times(parts) == (0, 0, 0)
