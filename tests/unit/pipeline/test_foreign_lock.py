@@ -1,10 +1,7 @@
 """A store whose writer has no number here, as in another container, is in use all the same."""
 
-import fcntl
 import os
 import shutil
-import struct
-from contextlib import contextmanager
 
 import pytest
 
@@ -16,6 +13,7 @@ from rocketstore.storage.files import lock
 from rocketstore.storage.files.lock import UNKNOWN_WRITER, writer_pid
 from support.audit_runs import audited
 from support.clock import Clock
+from support.foreign_lock import held
 from support.sink_parts import sink_options
 from support.small_store import CONFIG, messages, open_store, put_all
 
@@ -31,18 +29,6 @@ def root(tmp_path):
             writer.put(message, queue_id=0)
         shutil.copytree(tmp_path / "written", tmp_path / "store")
     return tmp_path / "store"
-
-
-@contextmanager
-def held(root):
-    """Hold the lock as a descriptor's: the kernel tells of it, and of no process."""
-    descriptor = os.open(root / "lock", os.O_RDWR)
-    try:
-        wanted = struct.pack("@hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0)
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def damage(report):

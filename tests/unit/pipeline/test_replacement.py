@@ -1,10 +1,8 @@
 """A rebuild that fails or is killed anywhere leaves whole queues and a whole index, old or new."""
 
 import errno
-import fcntl
 import os
 import shutil
-import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +20,7 @@ from rocketstore.errors import (
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.recovery import replacement
 from support.clock import START_MS, Clock
+from support.foreign_lock import held
 from support.hooked_disk import HookedDisk, ends_after
 from support.killed import Killed
 from support.rebuild_runs import RowsHere, rebuilt_here
@@ -393,16 +392,11 @@ def test_old_ones_that_could_not_be_kept_are_not_replaced(store, monkeypatch):
 @pytest.mark.parametrize("code", [0, errno.EROFS])
 def test_a_lock_that_somebody_unknown_holds_is_respected(store, tmp_path, refuse_writing, code):
     before = parts_of(store)
-    descriptor = os.open(store / "lock", os.O_RDWR)
-    try:
-        wanted = struct.pack("@hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0)
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
+    with held(store):
         if code:
             refuse_writing(code)
         for target in (None, tmp_path / "new")[bool(code) :]:
             with pytest.raises(StoreLockedError, match="in another container or on another host"):
                 rebuilt(store, target=target)
-    finally:
-        os.close(descriptor)
     assert parts_of(store) == before
     assert not (tmp_path / "new").exists()
