@@ -13,10 +13,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import os
 import shutil
 import signal
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,6 +42,7 @@ from support.failing_calls import CALLS, NO_MEMORY, FailingCalls, Fault
 from support.fault_settings import WALKS_ALL
 from support.fault_workload import LOG_FILE_BYTES, Label, check_store, small_files, step_of
 from support.inside import parts_of
+from support.memory import memory_directory
 from support.patience import PATIENCE_S
 from support.power_cut import abandon
 from support.python_process import run_python
@@ -291,15 +290,10 @@ def _quiet(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def in_memory(tmp_path_factory):
+def in_memory():
     """Where hundreds of stores come and go without waiting for a disk, if there is such a place."""
-    memory = Path("/dev/shm")  # noqa: S108 - for this test alone, and emptied after it
-    if not os.access(memory, os.W_OK):
-        yield tmp_path_factory.mktemp("lives")
-        return
-    root = Path(tempfile.mkdtemp(dir=memory))
-    yield root
-    shutil.rmtree(root)
+    with memory_directory() as root:
+        yield root
 
 
 @pytest.fixture(scope="module")

@@ -121,6 +121,13 @@ def labels_in(store: MessageStore) -> set[Label]:
     }
 
 
+def assert_whole(store: Path, healthy: Built) -> None:
+    """Open; claim that nothing is lost, and that verify finds nothing wrong afterwards."""
+    with opened(store) as it:
+        assert labels_in(it) == set(healthy.labels)
+    assert verify(store) == []
+
+
 def nth_file(directory: Path, number: int) -> Path:
     return sorted(directory.iterdir())[number]
 
@@ -317,9 +324,7 @@ def test_every_queue_file_empty_is_filled_from_the_log(store, healthy):
     for path in (store / "consumequeue").glob("*/*/*"):
         if path.name == "0" * 20 and len(list(path.parent.iterdir())) == 1:
             empty(path)
-    with opened(store) as it:
-        assert labels_in(it) == set(healthy.labels)
-    assert verify(store) == []
+    assert_whole(store, healthy)
 
 
 @pytest.mark.parametrize(
@@ -336,9 +341,7 @@ def test_a_queue_file_of_a_length_that_no_offset_survives_is_refused_by_name_and
         opened(store)
     repair_store(store, now_ms=NOW_MS, config=CONFIG)
     assert path.stat().st_size == QUEUE_FILE_BYTES
-    with opened(store) as it:
-        assert labels_in(it) == set(healthy.labels)
-    assert verify(store) == []
+    assert_whole(store, healthy)
 
 
 @pytest.mark.parametrize("number", [0, -1])
@@ -352,9 +355,7 @@ def test_a_missing_queue_file_is_named_by_its_queue_and_created_again_by_a_repai
         finding.kind == "queue-missing" and finding.file == directory for finding in verify(store)
     )
     repair_store(store, now_ms=NOW_MS, config=CONFIG)
-    with opened(store) as it:
-        assert labels_in(it) == set(healthy.labels)
-    assert verify(store) == []
+    assert_whole(store, healthy)
 
 
 # --- index --------------------------------------------------------------------------------------
@@ -443,17 +444,13 @@ def test_a_log_file_that_was_being_made_after_one_made_ahead_is_no_damage(store,
         path = store / "commitlog" / f"{last + number * LOG_FILE_BYTES:020}"
         path.write_bytes(bytes(size))
     (store / "abort").touch()
-    with opened(store) as it:
-        assert labels_in(it) == set(healthy.labels)
-    assert verify(store) == []
+    assert_whole(store, healthy)
 
 
 def test_a_queue_file_that_lost_its_length_in_a_power_cut_is_written_again(store, healthy):
     empty(queue_file(store, 0))
     (store / "abort").touch()
-    with opened(store) as it:
-        assert labels_in(it) == set(healthy.labels)
-    assert verify(store) == []
+    assert_whole(store, healthy)
 
 
 def test_a_first_index_file_that_was_being_made_when_the_power_went_is_made_whole(store):

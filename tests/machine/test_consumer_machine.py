@@ -6,8 +6,6 @@ what was not acknowledged, and in the end everything else comes again.
 """
 
 import shutil
-import tempfile
-from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -16,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rocketstore import ConsumedMessage, Consumer, Message, MessageStore
 from rocketstore.tables.consumer_offsets import read_offsets
 from support.configured_store import small_config
-from support.memory import MEMORY
+from support.memory import made_in_memory
 
 TOPIC, GROUP = "orders", "billing"
 DEAD = f"%DLQ%{GROUP}"
@@ -30,8 +28,7 @@ class ConsumerMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        where = MEMORY if MEMORY.is_dir() else None
-        self.root = Path(tempfile.mkdtemp(prefix="rocketstore-test-", dir=where))
+        self.root = made_in_memory()
         self.consumers: list[Consumer] = []
         self.held: dict[tuple[str, int], ConsumedMessage] = {}
         self.done: set[tuple[str, int]] = set()

@@ -6,8 +6,6 @@ after it went back, or a restart, when a level has had its delay twice.
 """
 
 import shutil
-import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, settings
@@ -18,7 +16,7 @@ from rocketstore import Message, MessageStore, PutMessageStatus, PutResult
 from support.clock import START_MS, Clock
 from support.configured_store import small_config
 from support.fault_settings import machine_example_count
-from support.memory import MEMORY
+from support.memory import made_in_memory
 from support.reading import all_messages
 
 TOPIC = "later"
@@ -47,8 +45,7 @@ class DelayMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        where = MEMORY if MEMORY.is_dir() else None
-        self.root = Path(tempfile.mkdtemp(prefix="rocketstore-test-", dir=where))
+        self.root = made_in_memory()
         self.clock = Clock()
         self.put_count = 0
         self.waiting: dict[bytes, Waiting] = {}

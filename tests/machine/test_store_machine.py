@@ -9,7 +9,6 @@ that a get steps over.
 """
 
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from rocketstore.format.properties import INNER_MULTI_DISPATCH
 from rocketstore.rules.extra_queues import offset_in
 from support.fault_settings import machine_example_count
 from support.inside import parts_of
+from support.memory import made_in_memory
 from support.power_cut import abandon
 from support.reading import all_messages
 
@@ -58,7 +58,6 @@ PHYSICAL_OFFSET_AT = 28
 TOPIC_SIZE_AT = 88
 """In a record without a body: where the length of the topic stands."""
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - each machine makes a directory of its own there
 """No accident here takes away what was not synced, so syncs need not reach a disk."""
 
 queues = st.sampled_from(ALL_QUEUES)
@@ -89,8 +88,7 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize(has_pool=st.booleans())
     def begin(self, *, has_pool: bool) -> None:
         self.config = POOLED if has_pool else CONFIG
-        memory = MEMORY if MEMORY.is_dir() else None
-        self.root = Path(tempfile.mkdtemp(prefix="rocketstore-machine-", dir=memory))
+        self.root = made_in_memory()
         self.now_ms = BORN_MS
         self.number = 0
         self.model: dict[QueueKey, list[Put]] = {queue: [] for queue in ALL_QUEUES}

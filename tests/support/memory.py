@@ -23,12 +23,17 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - each test makes a directory of its own
 @contextmanager
 def memory_directory() -> Iterator[Path]:
     """Make a directory in memory, or on the disk where there is not enough, and remove it."""
-    where = MEMORY if _has_room() else None
-    root = Path(tempfile.mkdtemp(prefix="rocketstore-test-", dir=where))
+    root = made_in_memory()
     try:
         yield root
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def made_in_memory() -> Path:
+    """Make the same directory, for one who removes it."""
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= NEEDED_BYTES
+    return Path(tempfile.mkdtemp(prefix="rocketstore-test-", dir=MEMORY if has_room else None))
 
 
 @pytest.fixture
@@ -46,7 +51,3 @@ def root(tmp_path: Path) -> Path:
     made = tmp_path / "store"
     made.mkdir()
     return made
-
-
-def _has_room() -> bool:
-    return MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= NEEDED_BYTES

@@ -7,10 +7,8 @@ effect or not, so the model allows both, and pins it down by what is seen next.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import hypothesis.strategies as st
 from hypothesis import Phase, settings
@@ -21,7 +19,7 @@ from rocketstore.transaction import ledger, transactions
 from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
 from support.killed import Killed
-from support.memory import MEMORY
+from support.memory import made_in_memory
 from support.transaction_stores import TransactionStores, all_of, ended
 
 ORDERS = QueueKey("orders", 0)
@@ -44,8 +42,7 @@ class Transactions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        where = MEMORY if MEMORY.is_dir() else None
-        self.root = Path(tempfile.mkdtemp(prefix="rocketstore-test-", dir=where))
+        self.root = made_in_memory()
         self.stores = TransactionStores(self.root)
         self.begun: list[Begun] = []
         self.has_interrupts = False
