@@ -114,12 +114,15 @@ def refusing(monkeypatch):
     return lambda path: closed.add(str(path))
 
 
-def test_what_a_mounted_disk_has_in_its_root_is_no_topic(store, refusing):
-    """``consumequeue`` is a disk of its own: mkfs made ``lost+found``, for root only."""
-    lost = store / "consumequeue" / "lost+found"
+@pytest.mark.parametrize(
+    ("place", "named"), [("consumequeue", []), ("commitlog", ["commitlog/lost+found"])]
+)
+def test_what_a_mounted_disk_has_in_its_root_is_no_topic(store, refusing, place, named):
+    """It is a disk of its own: mkfs made ``lost+found``, for root only."""
+    lost = store / place / "lost+found"
     lost.mkdir()
     refusing(lost)
-    assert not verify_store(store, CONFIG).findings
+    assert [one.file for one in verify_store(store, CONFIG).findings] == named
     assert {key.topic for key in list_queues(str(store))} == {"Topic0", "Topic1"}  # Spark's
     assert {key.topic for key in list_store(str(store), CONFIG).queues} == {"Topic0", "Topic1"}
     assert not repair_store(store, CONFIG).is_changed

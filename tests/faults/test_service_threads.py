@@ -111,7 +111,7 @@ def test_the_queue_flush_goes_on_after_an_unforeseen_error(tmp_path):
 
 
 @pytest.mark.parametrize("error", [OSError(24, "no more"), MemoryError(), UnforeseenError()])
-def test_a_thread_whose_work_fails_works_again(monkeypatch, error):
+def test_a_thread_whose_work_fails_says_so_and_works_again(monkeypatch, caplog, error):
     monkeypatch.setattr("rocketstore.storage.threads.PAUSE_AFTER_ERROR_S", 0.0)
     went_on, tries = threading.Event(), iter([error, error])
     deaths: list[BaseException] = []
@@ -128,6 +128,7 @@ def test_a_thread_whose_work_fails_works_again(monkeypatch, error):
     assert thread.is_running
     thread.stop()
     assert not deaths
+    assert [line.event for line in caplog.records] == ["service.failed"], "the same error once"
 
 
 def test_only_threads_whose_end_is_reported_end_by_errors(tmp_path):

@@ -101,13 +101,13 @@ def test_the_next_files_are_made_once_the_last_one_is_half_full(tmp_path):
         return len(list(store.layout.commit_log_directories[0].iterdir()))
 
     with open_small(tmp_path / "store", threads=True) as store:
-        put(store)
+        store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES // 3)))
         assert count(store) == 1
     with open_small(tmp_path / "store", threads=True) as store:
         assert count(store) == 1
         store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES // 2)))
         assert count(store) == 3
-        store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES // 2)))
+        store.put(Message(topic=TOPIC, body=bytes(LOG_FILE_BYTES // 3)))
         assert count(store) == 4, "a log that has rolled goes on as Java does"
 
 

@@ -165,9 +165,9 @@ def test_an_item_keeps_whole_seconds_from_0_to_the_largest_integer(tmp_path, lat
 def test_prepared_and_rollback_records_have_no_entry_and_rollback_no_item(parts):
     parts.append(properties=b"KEYS\x01a", sys_flag=0x4)
     parts.append(properties=b"KEYS\x01b", sys_flag=0xC)
-    parts.append(properties=b"KEYS\x01c", sys_flag=0x8, queue_offset=0)
+    [committed] = parts.append(properties=b"KEYS\x01c", sys_flag=0x8, queue_offset=0)
     parts.run()
-    assert len(parts.entries()) == 1
+    assert [entry[0] for entry in parts.entries()] == [committed]
     assert [len(find(parts.index, "TopicTest", key, max_count=9)) for key in "abc"] == [1, 0, 1]
 
 

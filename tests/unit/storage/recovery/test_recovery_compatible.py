@@ -16,7 +16,7 @@ from rocketstore.storage.recovery.recovery_compatible import (
     start_after_crash,
 )
 from support.oracle.codecs import encode_entry
-from support.synthetic_log import record_bytes
+from support.synthetic_log import MAGIC_V2, record_bytes
 
 FILE_BYTES = 1000
 CONFIG = StoreConfig()
@@ -67,6 +67,10 @@ def test_the_magic_of_5_is_refused():
     content = bytearray(record(0))
     content[7] = 0xAB
     assert size_of(bytes(content)) is None
+    newer = [MemoryFile(at, record_bytes(at, magic=MAGIC_V2)) for at in (0, FILE_BYTES)]
+    assert compatible_end(newer[:1], CONFIG).end == 0
+    late = Checkpoint(1 << 60, 1 << 60, 0)
+    assert start_after_crash([full_file(0), newer[1]], late, index_counts=False) == 0
 
 
 def test_a_wrong_checksum_is_refused_unless_nobody_looks():
