@@ -1,5 +1,6 @@
 """Flow control: what waited too long hears that the broker is busy, by 4.9's code and text."""
 
+import msgspec
 import pytest
 
 from rocketstore.broker.settings import BrokerSettings
@@ -15,7 +16,7 @@ END = {
 GIVE_BACK = {"offset": 0, "group": "G", "delayLevel": 0}
 KINDS = {
     310: (SEND, 200), 10: ({}, 200), 320: ({}, 200), 36: (GIVE_BACK, 200), 11: (PULL, 5000),
-    34: ({}, 31_000), 37: (END, 3000),
+    361: (PULL, 5000), 34: ({}, 31_000), 37: (END, 3000),
 }  # fmt: skip
 """Fields and longest wait, in ms, of the requests that may wait too long."""
 
@@ -80,15 +81,14 @@ def test_end_of_a_transaction_that_waited_for_a_thread_is_refused(desk):
 
 
 def test_times_are_those_of_the_settings_and_none_where_it_is_off(tmp_path):
-    conf = {"waitTimeMillsInSendQueue": "50", "brokerName": "b"}
-    off = {**conf, "brokerFastFailureEnable": "false"}
-    for properties, code in ((conf, 2), (off, 0)):
-        settings = BrokerSettings.of(properties)
-        desk = Desk(
-            tmp_path / str(code),
-            broker_fast_failure_enable=settings.broker_fast_failure_enable,
-            wait_time_mills_in_send_queue=settings.wait_time_mills_in_send_queue,
-        )
-        [answer] = turn(desk, (310, SEND), waited_ms=60)
-        assert answer.code == code
+    times = {310: ("Send", 50), 11: ("Pull", 60), 34: ("Heartbeat", 70), 37: ("Transaction", 80)}
+    conf = {f"waitTimeMillsIn{name}Queue": str(most_ms) for name, most_ms in times.values()}
+    for is_on in ("true", "false"):
+        settings = BrokerSettings.of({**conf, "brokerName": "b", "brokerFastFailureEnable": is_on})
+        desk = Desk(tmp_path / is_on, **msgspec.structs.asdict(settings))
+        for code, (_, most_ms) in {**times, 361: times[11]}.items():
+            for waited_ms in (most_ms, most_ms - 1):
+                answered = turn(desk, (code, KINDS[code][0]), waited_ms=waited_ms)
+                is_refused = [one.code for one in answered] == [2]
+                assert is_refused is (is_on == "true" and waited_ms == most_ms), code
         desk.close()

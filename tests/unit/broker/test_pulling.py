@@ -176,10 +176,12 @@ def test_while_a_pull_is_held_the_loop_dispatches(tmp_path):
 
 
 def test_short_polling_holds_a_pull_for_its_own_time_and_wakes_it_too(tmp_path):
-    desk = Desk(tmp_path, long_polling_enable=False)
+    desk = Desk(tmp_path, long_polling_enable=False, short_polling_time_mills=LOOK_MS + 1)
     desk.send("orders")
     desk.store.wait_dispatched()
-    assert pull(desk, queueOffset=1) is None
+    assert pull(desk, queueOffset=1, suspendTimeoutMillis=1) is None
+    sweep_after(desk, LOOK_MS)
+    assert desk.peer.last.code == 0
     sweep_after(desk, LOOK_MS)
     assert desk.peer.last.code == 19
     assert pull(desk, queueOffset=1) is None

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rocketstore.broker import registration as registration_module
 from rocketstore.broker.registration import Registration
 from rocketstore.broker.settings import BrokerSettings
@@ -28,12 +30,14 @@ class NameServers:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Command]] = []
+        self.timeouts_ms: set[int] = set()
         self.may_answer = asyncio.Event()
         self.is_given_up = asyncio.Event()
         self.is_mute = True
 
     async def ask(self, address: str, request: Command, *, timeout_ms: int) -> Command:
         self.asked.append((address, request))
+        self.timeouts_ms.add(timeout_ms)
         if address == "away":
             raise RemotingError(f"{address} did not answer within {timeout_ms} ms")
         if address == "mute" and self.is_mute:
@@ -131,6 +135,21 @@ async def test_a_name_server_that_is_silent_holds_a_client_up_for_two_seconds_at
     registration.then(went_on.set)
     await went_on.wait()
     running.cancel()
+
+
+@pytest.mark.parametrize(("period_ms", "period_s"), [(20_000, 20), (1, 10), (600_000, 60)])
+async def test_it_registers_as_often_and_waits_as_long_as_the_settings_say(
+    tmp_path, monkeypatch, period_ms, period_s
+):
+    times = {"register_name_server_period": period_ms, "register_broker_timeout_mills": 700}
+    servers, paused, timeout = NameServers(), set(), asyncio.timeout
+    servers.may_answer.set()
+    registration, _ = made(tmp_path, servers, "there", **times)
+    monkeypatch.setattr(asyncio, "timeout", lambda pause_s: paused.add(pause_s) or timeout(0))
+    running = asyncio.create_task(registration.run())
+    await until(lambda: len(servers.asked) == 3)
+    running.cancel()
+    assert (paused, servers.timeouts_ms) == ({period_s}, {700})
 
 
 async def test_change_while_it_registers_is_sent_in_the_next_round(tmp_path):

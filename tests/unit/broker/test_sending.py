@@ -97,6 +97,16 @@ def test_settings_of_the_first_topics_count_at_each_start(tmp_path):
             assert known.write_queue_nums == count
 
 
+@pytest.mark.parametrize(
+    ("setting", "topic"),
+    [("cluster_topic_enable", "DefaultCluster"), ("broker_topic_enable", "broker-a")],
+)
+def test_topics_of_cluster_and_broker_are_open_unless_settings_say_no(tmp_path, setting, topic):
+    for is_on, perm in ((True, 7), (False, 1)):
+        with closing(Desk(tmp_path, **{setting: is_on})) as desk:
+            assert getattr(desk.topics.get(topic), "perm", None) == perm
+
+
 def test_topic_is_not_made_where_that_is_off(tmp_path):
     desk = Desk(tmp_path, auto_create_topic_enable=False)
     assert desk.send("orders").code == 17
