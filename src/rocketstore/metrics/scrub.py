@@ -25,6 +25,7 @@ import msgspec
 
 from rocketstore.events import get_logger
 from rocketstore.metrics.damage_map import MAX_DAMAGED_RANGES, DamagedRange, DamageMap
+from rocketstore.rules import runs
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.files.disk import Disk, fill, system_error
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES: Final = 1 << 20
 """What a turn reads at a time."""
+
+SECTOR_BYTES: Final = 4096
+"""Least that is read of a disk, and so what one bad sector costs."""
 
 BATCH_RECORDS: Final = 1024
 """Records after which a turn looks at what it has spent."""
@@ -126,10 +130,10 @@ class Scrubber:
         Raises `OSError` where the system refuses to read it for a reason that is not the disk's.
         """
         name, (reached, end) = str(file.path), file.range
-        found: list[DamagedRange] = []
+        found, source = list[DamagedRange](), _FileBytes(file.path)
         try:
             for batch in scan_window(
-                _FileBytes(file.path),
+                source,
                 base=file.base,
                 size=file.size,
                 batch_records=BATCH_RECORDS,
@@ -147,14 +151,21 @@ class Scrubber:
                 yield reached - before
         except FileNotFoundError:  # retention was faster
             pass
-        except OSError as error:
-            if error.errno != errno.EIO:  # no permission or descriptor: nothing is known of them
-                raise
-            found.append(self._found(name, reached, end - reached, "unreadable", str(error)))
-            self._enter(file.base, end, found)
         else:
+            self._mark_unreadable(found, file, source)
             self._enter(file.base, end, found)
         yield max(end - reached, 0)
+
+    def _mark_unreadable(
+        self, found: list[DamagedRange], file: LogFile, source: _FileBytes
+    ) -> None:
+        """Name what the disk could not read: zeros stood for it, and may have been no damage."""
+        why = {"reason": "unreadable", "evidence": source.evidence}
+        for start, stop in runs.pairs(runs.joined([source.unreadable]) + file.base):
+            hit = [one for one in found if one.physical_offset < stop and start < one.stop]
+            hit = hit or [self._found(str(file.path), start, stop - start, "", "")]
+            found[:] = [one for one in found if one not in hit]
+            found += [msgspec.structs.replace(one, **why) for one in hit]
 
     def _found(self, file: str, at: int, size: int, reason: str, evidence: str) -> DamagedRange:
         return DamagedRange(at, size, reason, evidence, file, self.now_ms())
@@ -185,15 +196,33 @@ class Scrubber:
 
 
 class _FileBytes:
-    """A `ByteSource` that opens its file for each read: what retention deletes is not held."""
+    """A `ByteSource` that opens its file for each read: what retention deletes is not held.
+
+    What the disk cannot read is zeros, and `unreadable` has its positions; `evidence` says why.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.unreadable: list[tuple[int, int]] = []
+        self.evidence = ""
 
     def read_into(self, position: int, view: memoryview) -> int:
-        with Disk().opened(self._path, writable=False) as descriptor:
-            total = fill(descriptor, self._path, position, view)
-            # No reader asked for these bytes: they must not push others out of the page cache, and
-            # the next pass has to ask the disk again.
-            os.posix_fadvise(descriptor, position, total, os.POSIX_FADV_DONTNEED)
-        return total
+        try:
+            with Disk().opened(self._path, writable=False) as descriptor:
+                total = fill(descriptor, self._path, position, view)
+                # No reader asked for these bytes: they must not push others out of the page cache,
+                # and the next pass has to ask the disk again.
+                os.posix_fadvise(descriptor, position, total, os.POSIX_FADV_DONTNEED)
+        except OSError as error:
+            if error.errno != errno.EIO:  # no permission or descriptor: nothing is known of them
+                raise
+            self.evidence = str(error)
+        else:
+            return total
+        if len(view) > SECTOR_BYTES:
+            starts = range(-(position % SECTOR_BYTES), len(view), SECTOR_BYTES)
+            parts = ((max(at, 0), view[max(at, 0) : at + SECTOR_BYTES]) for at in starts)
+            return sum(self.read_into(position + at, part) for at, part in parts)
+        view[:] = bytes(len(view))
+        self.unreadable.append((position, position + len(view)))
+        return len(view)

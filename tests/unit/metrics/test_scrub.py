@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 import os
+from bisect import bisect
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,28 @@ def test_a_file_that_cannot_be_read_is_damage_and_keeps_no_other_from_being_chec
         scrubber.turn(WHOLE)
         monkeypatch.undo()
     assert places(scrubber) == [(0, "unreadable"), (offsets[60], "bad address")]
+    assert "bad sector" in scrubber.map.damage[0].evidence
+
+
+def test_a_bad_sector_hides_only_the_records_that_lie_in_it(monkeypatch, root, offsets):
+    overwrite(root, offsets[40] + 28, b"\xff")
+    bad, genuine = log_path(root, offsets[5]), os.preadv
+    assert log_path(root, offsets[40]) == bad
+
+    def preadv(descriptor: int, views: list[memoryview], position: int) -> int:
+        is_bad = Path(f"/proc/self/fd/{descriptor}").readlink() == bad
+        if is_bad and position < 8192 and position + len(views[0]) > 4096:
+            raise OSError(errno.EIO, "bad sector")
+        return genuine(descriptor, views, position)
+
+    first, after = (bisect(offsets, at) for at in (4096, 8191))
+    with open_store(root, Clock()) as opened:
+        scrubber = scrubber_of(opened)
+        monkeypatch.setattr(os, "preadv", preadv)
+        scrubber.turn(WHOLE)
+        monkeypatch.undo()
+    assert places(scrubber) == [(offsets[first - 1], "unreadable"), (offsets[40], "bad address")]
+    assert scrubber.map.damage[0].stop == offsets[after]
     assert "bad sector" in scrubber.map.damage[0].evidence
 
 
