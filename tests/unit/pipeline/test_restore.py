@@ -27,6 +27,7 @@ from rocketstore.pipeline.jobs import publishing
 from rocketstore.pipeline.jobs.archive import archive_table
 from rocketstore.pipeline.jobs.archive.archive_table import EXTENT_SCHEMA, Archive, read_rows
 from rocketstore.pipeline.jobs.execution import map_tasks
+from rocketstore.pipeline.jobs.rebuild import rebuild_job
 from rocketstore.pipeline.jobs.restore import restore_task
 from rocketstore.pipeline.jobs.restore.restore_job import lay_out
 from rocketstore.pipeline.jobs.restore.restore_task import LogFileTask, Selection
@@ -39,6 +40,7 @@ from support.golden_stores import LOGS, golden_store
 from support.killed import Killed
 from support.memory import memory_directory
 from support.pipeline_tables import read_table
+from support.rebuild_runs import RowsHere
 from support.restoring import restored
 from support.small_store import (
     LOG_FILE_BYTES,
@@ -664,6 +666,25 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path, archive_of, monkeypat
         patched.setattr(os, step, full)
         with pytest.raises(StoreFullError, match="No space left on device; nothing was restored"):
             restored(archive, tmp_path / "back")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("step", ["its queues", "its name"])
+def test_a_restore_that_fails_after_its_log_speaks_of_itself(
+    tmp_path, archive_of, monkeypatch, step
+):
+    archive, genuine = archive_of(), os.fsync
+
+    def full(descriptor, *_):
+        if step == "its queues" or Path(f"/proc/self/fd/{descriptor}").readlink() == tmp_path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        genuine(descriptor)
+
+    monkeypatch.setattr(rebuild_job, "LogRows", RowsHere)
+    monkeypatch.setattr(os, "posix_fallocate" if step == "its queues" else "fsync", full)
+    said = "No space left on device; nothing of this run counts; make room and run it again"
+    with pytest.raises(StoreFullError, match=said):
+        restored(archive, tmp_path / "back", log_only=step == "its name")
     assert not any(tmp_path.iterdir())
 
 

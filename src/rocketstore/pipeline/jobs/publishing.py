@@ -77,7 +77,11 @@ def published(location: str) -> Iterator[str]:
             (partial / OWNER).unlink(missing_ok=True)
             sync_all(directory for directory, _, _ in os.walk(partial))
             partial.rename(target)
-            sync_path(target.parent)
+            try:
+                sync_path(target.parent)
+            except OSError:
+                target.rename(partial)  # which is removed: the error says that nothing is there
+                raise
     except BaseException as error:
         # Spark may begin late what it was asked for before Ctrl-C, and makes the place again.
         with suppress(OSError):
@@ -199,7 +203,7 @@ def refuse_taken(location: str) -> None:
 @contextmanager
 def plain_write_errors(
     place: Path | str,
-    outcome: str = "nothing of this run is kept",
+    outcome: str = "nothing of this run counts",
     kind: type[RocketStoreError] = StoreError,
 ) -> Iterator[None]:
     """Raise one sentence where a place cannot be written: as `kind`, or as a full disk."""

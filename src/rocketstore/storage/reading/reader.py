@@ -25,12 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
 from rocketstore.arguments import checked, refuse_wrong, whole_number
 from rocketstore.config import BrokerRole, StoreConfig
-from rocketstore.errors import (
-    FlushFailedError,
-    InvalidFilterError,
-    StoreClosedError,
-    SystemRefusedError,
-)
+from rocketstore.errors import FlushFailedError, InvalidFilterError, StoreClosedError
 from rocketstore.format.host import decode_message_id
 from rocketstore.format.queue_entry import FILLER_SIZE, QueueEntry
 from rocketstore.format.refusals import check_is_int, check_topic_characters
@@ -410,7 +405,7 @@ class Reader(OfOneProcess):
         if stop > self._visible_stop:
             try:
                 self._visible_stop = self._log.readable_limit
-            except SystemRefusedError:
+            except OSError:
                 if stop > self._log.max_offset:  # that of the queues that can be read
                     raise
                 return message

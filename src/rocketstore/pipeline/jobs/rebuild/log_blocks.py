@@ -245,8 +245,7 @@ def unpacked(data: bytes, count: int, crc: int) -> ByteArray:
         raise StoreDamagedError(
             f"a block of {len(data)} bytes came out of Spark's shuffle with another checksum: "
             f"expected {crc:#010x}, found {zlib.crc32(data):#010x}",
-            hint="nothing was replaced; check the executors' disks and memory, and run the "
-            "rebuild again",
+            hint="nothing of this run counts; check the executors' disks, and run it again",
         )
     size = count * ENTRY_SIZE_BYTES
     plain = b""

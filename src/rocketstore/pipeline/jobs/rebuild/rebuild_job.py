@@ -228,7 +228,7 @@ def _check_counts(written: list[dict[str, Any]], pieces: Sequence[Piece]) -> Non
         raise StoreDamagedError(
             f"Spark's shuffle brought {found[0]} entries and {found[1]} index items to the "
             f"writers: expected {expected[0]} and {expected[1]}",
-            hint="nothing was replaced; check the executors' disks, and run the rebuild again",
+            hint="nothing of this run counts; check the executors' disks, and run it again",
         )
 
 

@@ -110,13 +110,13 @@ class FileWriting(NamedTuple):
         try:
             for target, blocks in itertools.groupby(_blocks(batches), key=attrgetter("target")):
                 attempts.append(attempt := self._new_attempt())
-                with plain_write_errors(attempt, "nothing was replaced"):
+                with plain_write_errors(attempt):
                     is_index = target.startswith(INDEX_TARGET)
                     write = self._write_index if is_index else self._write_queue
                     counts = write(attempt, target, blocks)
                     files = list(Path(attempt).iterdir())
                 rows.append((target, self._sent(attempt, target, files), len(files), *counts))
-            with plain_write_errors(self.directory, "nothing was replaced"):
+            with plain_write_errors(self.directory):
                 sync_all(path for one in attempts for path in Path(one).glob("*"))
         except BaseException:
             for attempt in attempts:
@@ -128,7 +128,7 @@ class FileWriting(NamedTuple):
         if is_remote(self.directory):
             return tempfile.mkdtemp(prefix="rocketstore-rebuild-")
         attempt = Path(self.directory, ATTEMPTS, uuid.uuid4().hex)
-        with plain_write_errors(attempt, "nothing was replaced"):
+        with plain_write_errors(attempt):
             attempt.mkdir()  # without its parent the rebuild has ended, or the disk is not shared
         return str(attempt)
 
@@ -296,8 +296,8 @@ def take_over(directory: str, written: Sequence[Mapping[str, Any]], sizes: Store
             raise StoreError(
                 f"{joined(directory, place)}: expected {counts[place]} files of {expected} bytes, "
                 f"found {len(found[place])} files, {len(wrong)} of another length {wrong[:1]}",
-                hint="a write was cut off, or another program writes there; nothing was replaced: "
-                "run the rebuild again",
+                hint="a write was cut off, or another program writes there; nothing of this run "
+                "counts: run it again",
             )
     index = [row for row in written if row["target"].startswith(INDEX_TARGET)]
     index.sort(key=lambda row: int(row["target"][1:]))
