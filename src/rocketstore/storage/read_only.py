@@ -21,13 +21,13 @@ import msgspec
 from rocketstore.arguments import checked
 from rocketstore.config import StoreConfig, resolve_sizes
 from rocketstore.config.files import LOOKED_AT_QUEUES, FileObservation, ObservedSizes, commonest
-from rocketstore.errors import NotAStoreError, StoreError, StoreReadOnlyError
+from rocketstore.errors import NotAStoreError, StoreError, StoreReadOnlyError, SystemRefusedError
 from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint, decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.rules.files import NOT_A_STORE_HINT, FileFinding, FileProblem, lost_log
 from rocketstore.storage.checkpoint import read_known_ends
-from rocketstore.storage.files.disk import read_whole, sparing
+from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.log_directories import refuse_dledger
 from rocketstore.storage.files.pread_files import LogFile, OpenFiles, PreadFiles
@@ -238,9 +238,9 @@ class ReadOnlyStore(Reader):
 
 def _observed_sizes(layout: StoreLayout, config: StoreConfig, log: PreadLog) -> ObservedSizes:
     """Return the sizes that the files show, and refuse a store that lost its log."""
-    queues, refused = list[PreadFiles](), list[StoreError]()
-    for key in log.queues.keys()[:LOOKED_AT_QUEUES]:
-        with sparing(refused):
+    keys, queues = log.queues.keys()[:LOOKED_AT_QUEUES], list[PreadFiles]()
+    for key in keys:
+        with contextlib.suppress(SystemRefusedError):  # a get of another one does not need it
             queues += [queue.files for queue in [log.queues.get(key)] if queue is not None]
     is_lost = not log.files.files and any(files.files for files in queues)
     # Or a writer has made the first file since the log was listed, and then a queue's.

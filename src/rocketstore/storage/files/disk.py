@@ -104,15 +104,6 @@ def system_errors(what: str) -> Iterator[None]:
         raise system_error(what, error) from error
 
 
-@contextlib.contextmanager
-def sparing(refused: list[StoreError]) -> Iterator[None]:
-    """Keep what the system refuses in a block: one unreadable file is not to take down others."""
-    try:
-        yield
-    except SystemRefusedError as error:
-        refused.append(error)
-
-
 def read_at(descriptor: int, path: Path, position: int, size: int) -> bytes:
     """Return up to `size` bytes of a file; a read error is never taken for missing bytes."""
     try:

@@ -8,17 +8,17 @@ or no queue to ask, the log is followed from there to the end of its records.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from rocketstore.errors import StoreError
+from rocketstore.errors import SystemRefusedError
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.locks import Lock
 from rocketstore.native.decode import LogAtHand, message_at, size_at
 from rocketstore.rules.extra_queues import may_stand_in
 from rocketstore.scan.queue_search import first_from
 from rocketstore.storage.checkpoint import read_known_ends
-from rocketstore.storage.files.disk import sparing
 from rocketstore.storage.files.log_directories import refuse_absent
 from rocketstore.storage.files.pread_files import LogFile, OpenFiles, PreadFiles
 from rocketstore.storage.index.pread_index import PreadIndex
@@ -29,6 +29,7 @@ from rocketstore.units import Window
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rocketstore.errors import StoreError
     from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.storage.layout import StoreLayout
 
@@ -93,20 +94,14 @@ class PreadLog:
         """
         files = self.files.files
         if self._end_of[0] is not files:
-            self._end_of = (files, self._dispatched_end([])[0])
+            self._end_of = (files, self._dispatched_end(SystemRefusedError)[0])
         return self._end_of[1]
 
     @property
     def readable_limit(self) -> int:
-        """End of the last record that a reader may see; costs a look at every queue.
-
-        Raises `StoreError` where a queue cannot be read: it may know of a later one.
-        """
+        """End of the last record that a reader may see; costs a look at every queue."""
         with self._lock:
-            refused = list[StoreError]()
-            end, has_queues = self._dispatched_end(refused)
-            for error in refused:
-                raise error
+            end, has_queues = self._dispatched_end()
             if has_queues and self._abort.exists():
                 return end
             # The part followed before is still there: a log only grows.
@@ -121,10 +116,10 @@ class PreadLog:
         read = self.files.read(offset, max(size, _READ_AHEAD_BYTES))
         return None if read is None else Window(read, offset, len(read))
 
-    def _dispatched_end(self, refused: list[StoreError]) -> tuple[int, bool]:
+    def _dispatched_end(self, *spared: type[StoreError]) -> tuple[int, bool]:
         """Return the end of the last record that a queue knows, and whether there is any queue.
 
-        What keeps queues from being read is entered in `refused`.
+        Queues that cannot be read, for an error to be `spared`, are left out.
         """
         end, has_queues = self.min_offset, False
         log_stop: int | None = None
@@ -141,7 +136,7 @@ class PreadLog:
             return self._is_intact(entry)
 
         for key in self.queues.keys():  # noqa: SIM118 - no dict
-            with sparing(refused):
+            with suppress(*spared):
                 queue = self.queues.get(key)
                 if queue is None or queue.written_end == queue.first_offset:
                     continue
@@ -149,10 +144,9 @@ class PreadLog:
                 stop = queue.last_record_stop(end, is_there)
                 end = end if stop is None else stop
         for key in self.batch_queues.keys():  # noqa: SIM118 - as above
-            with sparing(refused):
+            with suppress(*spared):
                 batches = self.batch_queues.get(key)
-                last = None if batches is None else batches.at(batches.stop_place - 1)
-                if last is not None:
+                if batches is not None and (last := batches.at(batches.stop_place - 1)) is not None:
                     end, has_queues = max(end, last.physical_offset + last.record_size), True
         return max(end, 0), has_queues
 
@@ -163,7 +157,7 @@ class PreadLog:
         if self._is_intact(entry):
             return None
         with self._lock:
-            end, _ = self._dispatched_end([])
+            end, _ = self._dispatched_end(SystemRefusedError)
         return end if entry.physical_offset >= end else None
 
     def _is_other(self, directory: Path, entry: QueueEntry) -> bool:
