@@ -1,11 +1,30 @@
 """Fixtures for the pipeline without Spark."""
 
+import shutil
+
 import pytest
 
 from rocketstore.pipeline.streaming import live_queues
 from rocketstore.places import files
+from support.clock import Clock
+from support.memory import memory_directory
 from support.s3_server import running_s3
+from support.small_store import build_store
 from support.stream_run import MODES
+
+
+@pytest.fixture(scope="module")
+def three_files():
+    """A store whose log has three files; nobody changes it."""
+    with memory_directory() as directory:
+        build_store(directory / "store", 120, Clock())
+        yield directory / "store"
+
+
+@pytest.fixture
+def store(tmp_path, three_files):
+    """Return a copy of it."""
+    return shutil.copytree(three_files, tmp_path / "store")
 
 
 @pytest.fixture

@@ -22,13 +22,6 @@ from support.small_store import build_store, messages, open_store, overwrite, pu
 GOLDEN = ("basic", "batch", "delay", "ipv6", "transactions")
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    root = tmp_path_factory.mktemp("archives") / "store"
-    build_store(root, 120, Clock())
-    return root
-
-
 def grown(store, count):
     """Put so many messages more."""
     clock = Clock()
@@ -46,10 +39,10 @@ def test_an_archive_on_s3_is_the_one_on_a_disk(tmp_path, s3, name, stretch):
     assert not s3.uploads
 
 
-def test_a_store_on_s3_is_archived_as_from_a_disk(tmp_path, built, s3):
-    s3.put_tree(built, "store")
+def test_a_store_on_s3_is_archived_as_from_a_disk(tmp_path, three_files, s3):
+    s3.put_tree(three_files, "store")
     archived(s3.uri("store"), s3.uri("archive"))
-    archived(built, tmp_path / "disk")
+    archived(three_files, tmp_path / "disk")
     assert rows(s3.uri("archive")) == rows(tmp_path / "disk")
 
 
@@ -67,10 +60,10 @@ def test_runs_follow_each_other_and_nothing_new_writes_nothing(tmp_path, s3):
     assert_covers(s3.uri("archive"), store)
 
 
-def test_others_read_it_without_this_package(built, s3):
+def test_others_read_it_without_this_package(three_files, s3):
     import polars as pl  # noqa: PLC0415 - heavy: all workers collect, one of them runs this
 
-    archived(built, s3.uri("archive"))
+    archived(three_files, s3.uri("archive"))
     uri, options = table_uri(s3.uri("archive"), "messages")
     options |= {name: value for name, value in CREDENTIALS.items() if "KEY" in name}
     lazy = pl.scan_delta(uri, storage_options=options).filter(pl.col("topic") == "Topic1")
@@ -106,19 +99,19 @@ def test_a_kill_at_any_request_leaves_no_run_or_a_whole_one_and_the_next_call_th
     assert 50 in seen
 
 
-def test_of_two_archivers_of_a_broker_one_fails(built, s3):
+def test_of_two_archivers_of_a_broker_one_fails(three_files, s3):
     place = s3.uri("archive")
 
     def second_is_quicker(*given):
-        assert archived(built, place, stretch=9000).records == 120
+        assert archived(three_files, place, stretch=9000).records == 120
         return map_tasks(*given)
 
     with pytest.raises(ArchiveError, match="archived by another process"):
-        archived(built, place, stretch=9000, run=second_is_quicker)
-    assert_covers(place, built)
+        archived(three_files, place, stretch=9000, run=second_is_quicker)
+    assert_covers(place, three_files)
 
 
-def test_a_commit_that_finds_its_version_taken_takes_the_next_one(tmp_path, built, s3):
+def test_a_commit_that_finds_its_version_taken_takes_the_next_one(tmp_path, three_files, s3):
     """Two brokers at the same time: the server refuses the second put of one log entry."""
     place = s3.uri("archive")
     build_store(tmp_path / "other", 30, Clock())
@@ -127,18 +120,18 @@ def test_a_commit_that_finds_its_version_taken_takes_the_next_one(tmp_path, buil
         archived(tmp_path / "other", place)
         return map_tasks(*given)
 
-    archived(built, place, run=other_is_quicker)
+    archived(three_files, place, run=other_is_quicker)
     assert state(place) == (2, 2)
     assert Archive.open(place).brokers() == ["other", "store"]
     assert len(rows(place)) == 150
 
 
-def test_what_is_no_place_for_an_archive_is_refused_without_its_secrets(built, s3):
-    s3.put_tree(built, "store")
+def test_what_is_no_place_for_an_archive_is_refused_without_its_secrets(three_files, s3):
+    s3.put_tree(three_files, "store")
     with pytest.raises(ConfigError, match="is a store"):
-        archived(built, s3.uri("store"))
+        archived(three_files, s3.uri("store"))
     with pytest.raises(ConfigError, match="credential") as caught:
-        archived(built, "s3://key:verysecret@bucket/archive")
+        archived(three_files, "s3://key:verysecret@bucket/archive")
     assert "verysecret" not in str(caught.value)
     sent = []
 
@@ -146,7 +139,7 @@ def test_what_is_no_place_for_an_archive_is_refused_without_its_secrets(built, s
         sent.extend(tasks)
         return map_tasks(spark, tasks, *given)
 
-    archived(built, s3.uri("archive"), run=look)
+    archived(three_files, s3.uri("archive"), run=look)
     assert sent
     assert not any(secret in repr(sent) for secret in (ACCESS_KEY, SECRET_KEY))
 
@@ -169,9 +162,9 @@ LEAKY_PLACE = "s3://AKIAUSER:verysecret@bucket/place"
         lambda store, tmp: parse_sink_options({"path": LEAKY_PLACE}, streaming=False),
     ],
 )
-def test_no_job_repeats_a_credential_that_stood_in_a_location(tmp_path, built, attempt):
+def test_no_job_repeats_a_credential_that_stood_in_a_location(tmp_path, three_files, attempt):
     with pytest.raises(RocketStoreError) as caught:
-        attempt(built, tmp_path)
+        attempt(three_files, tmp_path)
     told = f"{caught.value!r} {caught.value} {caught.value.hint} {vars(caught.value)}"
     assert "verysecret" not in told
     assert "AKIAUSER" not in told

@@ -16,27 +16,14 @@ from rocketstore.pipeline.jobs.archive.archive_table import KINDS, Archive
 from rocketstore.pipeline.jobs.execution import map_tasks
 from support.archiving import archived, assert_covers, log_bytes, state
 from support.clock import Clock
-from support.memory import memory_directory
 from support.restoring import restored
-from support.small_store import build_store, messages, open_store, put_all
+from support.small_store import messages, open_store, put_all
 
 NAMES = (
     *("with blank", " lead", "trail ", "a%20b", "a%2Fb", "100%", "%E5%BA%93", "ha#sh", "que?ry"),
     *("plus+and&", "brack[et]", "br{a,c}e", "st*ar", "comma,here", "库存 店", "e\u0301", "quo'te"),
     *('dou"ble', "back\\slash", "col:on", "semi;colon", "~tilde", "tr.ail.", "new\nline"),
 )
-
-
-@pytest.fixture(scope="module")
-def built():
-    with memory_directory() as directory:
-        build_store(directory / "store", 120, Clock())
-        yield directory / "store"
-
-
-@pytest.fixture
-def store(tmp_path, built):
-    return shutil.copytree(built, tmp_path / "store")
 
 
 def everything(place):
@@ -290,8 +277,8 @@ def test_a_run_that_fails_leaves_what_another_one_wrote_meanwhile(tmp_path, stor
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_whatever_its_name_an_archive_is_where_it_was_asked_for(tmp_path, built, name):
-    store = shutil.copytree(built, tmp_path / name / "store")
+def test_whatever_its_name_an_archive_is_where_it_was_asked_for(tmp_path, three_files, name):
+    store = shutil.copytree(three_files, tmp_path / name / "store")
     target = tmp_path / name / name
     assert archived(store, target).records == 120
     clock = Clock(1_800_000_000_000)

@@ -26,7 +26,6 @@ from support.archiving import archived, assert_covers, rows, state
 from support.clock import Clock
 from support.golden_stores import LOGS, golden_store
 from support.killed import Killed
-from support.memory import memory_directory
 from support.pipeline_tables import read_table
 from support.small_store import (
     LOG_FILE_BYTES,
@@ -41,19 +40,6 @@ from support.small_store import (
 from support.sparse_log import GIB, make_sparse_log
 
 STRETCHES = (100_000, 1 << 30)
-
-
-@pytest.fixture(scope="module")
-def built():
-    with memory_directory() as directory:
-        build_store(directory / "store", 120, Clock())
-        yield directory / "store"
-
-
-@pytest.fixture
-def store(tmp_path, built):
-    """Return a store of three files."""
-    return shutil.copytree(built, tmp_path / "store")
 
 
 def files_of(archive):

@@ -58,23 +58,16 @@ SPLITS = (100_000, 1 << 30)
 
 
 @pytest.fixture(scope="module")
-def archive_of():
+def archive_of(three_files):
     """Return archives of the store of three files, one for each stretch; nobody changes them."""
     with memory_directory() as directory:
-        build_store(directory / "store", 120, Clock())
 
         @functools.cache
         def made(stretch=MiB):
-            archived(directory / "store", directory / str(stretch), stretch=stretch)
+            archived(three_files, directory / str(stretch), stretch=stretch)
             return directory / str(stretch)
 
         yield made
-
-
-@pytest.fixture
-def store(tmp_path, archive_of):
-    """Return a store of three files."""
-    return shutil.copytree(archive_of().parent / "store", tmp_path / "store")
 
 
 @pytest.mark.parametrize("name", LOGS)
