@@ -10,22 +10,17 @@ from typing import Literal
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig, verify_store
+from rocketstore import Message, MessageStore, verify_store
 from rocketstore.audit.repair import rebuild_store
 from rocketstore.config import RecoveryPolicy
 from support.clock import Clock
+from support.configured_store import TINY, small_config
 from support.fault_settings import stride
 from support.power_cut import PowerCutError, cut_after
 from support.shadow_disk import ShadowDisk
 from support.small_store import bodies
 
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=16_384,
-    mapped_file_size_consume_queue=400,
-    max_hash_slot_num=20,
-    max_index_num=80,
-    retention=False,
-)
+CONFIG = small_config(**TINY, mapped_file_size_consume_queue=400)
 TOPICS = ("A", "B")
 COUNT = 45
 

@@ -10,18 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig, verify_store
+from rocketstore import Message, MessageStore, verify_store
 from rocketstore.config import RecoveryPolicy
 from support.clock import Clock
+from support.configured_store import TINY, small_config
 from support.store_files import cut, garble, zero
 
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=16_384,
-    mapped_file_size_consume_queue=2_000,
-    max_hash_slot_num=20,
-    max_index_num=80,
-    retention=False,
-)
+CONFIG = small_config(**TINY)
 COUNT = 330
 STEP_MS = 700
 HEADER, ITEM = struct.Struct(">qqqqii"), struct.Struct(">iqii")

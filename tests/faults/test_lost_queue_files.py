@@ -13,24 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
+from rocketstore import Message, MessageStore, repair_store, verify_store
 from rocketstore.cli.application import run
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import file_name
 from support.clock import Clock
+from support.configured_store import TINY, small_config
 from support.small_store import bodies
 from support.store_files import cut, garble, zero
 
 FILE_BYTES = 400
 PER_FILE = 20
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=16_384,
-    mapped_file_size_consume_queue=FILE_BYTES,
-    max_hash_slot_num=20,
-    max_index_num=80,
-    retention=False,
-)
+CONFIG = small_config(**TINY, mapped_file_size_consume_queue=FILE_BYTES)
 IDLE, FULL, BUSY = "Idle", "Full", "Busy"
 COUNTS = {IDLE: 5 * PER_FILE + 7, FULL: 4 * PER_FILE, BUSY: 150}
 """Messages of each topic; the files of `FULL` end with a full one."""

@@ -9,6 +9,11 @@ from support.clock import Clock
 LOG_FILE_BYTES = 64 * 1024
 QUEUE_FILE_BYTES = 2000
 
+TINY: dict[str, Any] = {
+    "mapped_file_size_commit_log": 16_384, "max_hash_slot_num": 20, "max_index_num": 80,
+}  # fmt: skip
+"""Sizes of files of which a few messages fill several."""
+
 
 def small_config(**settings: Any) -> StoreConfig:
     sizes: dict[str, Any] = {

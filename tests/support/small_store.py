@@ -4,22 +4,19 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore import Message, MessageStore
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.disk import Disk
 from support.clock import Clock
+from support.configured_store import small_config
 from support.reading import all_messages
 
 LOG_FILE_BYTES = 16_384
-QUEUE_FILE_BYTES = 2_000
 
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=LOG_FILE_BYTES,
-    mapped_file_size_consume_queue=QUEUE_FILE_BYTES,
-    max_hash_slot_num=100,
-    max_index_num=400,
-    retention=False,
+CONFIG = small_config(
+    mapped_file_size_commit_log=LOG_FILE_BYTES, max_hash_slot_num=100, max_index_num=400
 )
+QUEUE_FILE_BYTES = CONFIG.mapped_file_size_consume_queue
 
 
 def messages(count: int, *, first: int = 0, body_size: int = 200) -> list[Message]:
