@@ -7,24 +7,25 @@ from typing import Any
 
 
 class _Collector(logging.Handler):
-    def __init__(self) -> None:
+    def __init__(self, *, slow: bool) -> None:
         super().__init__()
         self.lines: list[dict[str, Any]] = []
+        self._slow = slow
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(
-            {
-                "event": getattr(record, "event", record.getMessage()),
-                "log_level": record.levelname.lower(),
-                **getattr(record, "fields", {}),
-            }
-        )
+        event = getattr(record, "event", record.getMessage())
+        if self._slow or not event.endswith("slow"):
+            fields = getattr(record, "fields", {})
+            self.lines.append({"event": event, "log_level": record.levelname.lower(), **fields})
 
 
 @contextmanager
-def capture_logs() -> Iterator[list[dict[str, Any]]]:
-    """Collect what is logged below ``rocketstore``, of every level."""
-    logger, collector = logging.getLogger("rocketstore"), _Collector()
+def capture_logs(*, slow: bool = False) -> Iterator[list[dict[str, Any]]]:
+    """Collect what is logged below ``rocketstore``, of every level.
+
+    Only with `slow` also what took more than half a second: a busy machine makes anything slow.
+    """
+    logger, collector = logging.getLogger("rocketstore"), _Collector(slow=slow)
     before = logger.level
     logger.setLevel(logging.DEBUG)
     logger.addHandler(collector)

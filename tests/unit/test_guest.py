@@ -162,7 +162,7 @@ def test_only_a_put_after_the_first_is_worth_a_warning():
     key = QueueKey("orders", 0)
     counter = QueueCounter(key, b"orders", 0, 0)
     statistics = StoreStatistics(lambda: 0, lambda: [counter], lambda: (counter.next_offset, 0))
-    with capture_logs() as logs:
+    with capture_logs(slow=True) as logs:
         counter.next_offset = 3
         statistics.note_slow_put(9_000, 3)
         assert logs == []

@@ -577,7 +577,7 @@ def test_a_slow_commit_is_worth_a_line(tmp_path, monkeypatch):
     with open_pooled(tmp_path) as store:
         put(store)
         monkeypatch.setattr(pool_module.time, "monotonic", lambda: next(times))
-        with capture_logs() as lines:
+        with capture_logs(slow=True) as lines:
             store.transient_pool.commit()
         monkeypatch.undo()
     assert ("log.commit_slow", 600) in [(one["event"], one.get("took_ms")) for one in lines]
