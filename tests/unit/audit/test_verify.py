@@ -9,7 +9,6 @@ import pytest
 
 from rocketstore import MessageStore, repair_store, verify_store
 from rocketstore.config import BrokerRole, StoreConfig
-from rocketstore.errors import NotAStoreError
 from rocketstore.format.checkpoint import Checkpoint, encode_checkpoint
 from rocketstore.rules.findings import Finding, Severity, VerifyReport, state_of
 from rocketstore.verification.small_files import checkpoint_findings
@@ -266,11 +265,6 @@ def test_a_record_that_claims_the_place_of_another_is_reported(root, offsets):
     overwrite(root, offsets[40] + 20, claimed)
     report = verify(root)
     assert only(report, "queue-conflict").file == "consumequeue/Topic0/0"
-
-
-def test_a_directory_without_a_log_is_no_store(tmp_path):
-    with pytest.raises(NotAStoreError):
-        verify_store(tmp_path, CONFIG, now_ms=NOW_MS)
 
 
 def test_a_slave_to_which_nothing_came_is_not_told_to_bring_files_back(tmp_path):

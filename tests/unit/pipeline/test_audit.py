@@ -13,7 +13,7 @@ from pyarrow.fs import LocalFileSystem
 
 from rocketstore import Message, MessageStore, PutMessageStatus, verify_store
 from rocketstore.config import StoreConfig
-from rocketstore.errors import ConfigError, NotAStoreError, StoreError
+from rocketstore.errors import ConfigError, StoreError
 from rocketstore.format.file_name import file_name
 from rocketstore.pipeline import log_read
 from rocketstore.pipeline.jobs.audit import audit_job, audit_plan, audit_work
@@ -703,15 +703,6 @@ def test_records_of_an_earlier_log_are_no_messages(root, offsets):
 
 
 # --- bad input ----------------------------------------------------------------------------------
-
-
-def test_no_store_is_said_in_one_sentence(tmp_path):
-    with pytest.raises(NotAStoreError, match="is not a store: it has no commitlog directory"):
-        audited(tmp_path)
-    with pytest.raises(NotAStoreError, match="nowhere is not a store: it is not there"):
-        audited(tmp_path / "nowhere")
-    with pytest.raises(NotAStoreError, match="nowhere is not a store: it is not there"):
-        verify_store(tmp_path / "nowhere")
 
 
 def test_a_place_that_cannot_be_made_ends_an_audit_before_its_work(root, tmp_path, monkeypatch):

@@ -429,11 +429,7 @@ def test_expired_offsets_are_loss():
 # --- places that are no store -------------------------------------------------------------------
 
 
-def test_a_place_that_is_no_store_is_named(tmp_path):
-    for place in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(NotAStoreError, match="is not a store") as caught:
-            read_table(place)
-        assert str(place) in str(caught.value)
+def test_a_log_directory_alone_is_no_store(tmp_path):
     (tmp_path / "commitlog").mkdir()
     with pytest.raises(NotAStoreError):
         read_table(tmp_path)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from rocketstore import Message, StoreConfig, verify_store
-from rocketstore.errors import NotAStoreError, StoreDamagedError, StoreError, StoreLockedError
+from rocketstore.errors import StoreDamagedError, StoreError, StoreLockedError
 from rocketstore.format.file_name import file_name
 from rocketstore.format.index_file import LAST_ZONE, index_file_name
 from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
@@ -358,11 +358,6 @@ def test_a_lost_log_does_not_cost_the_queues(tmp_path):
         rebuilt(tmp_path / "store")
     assert tree(tmp_path / "store" / "consumequeue") == before
     assert not (tmp_path / "store" / "rebuild").exists()
-
-
-def test_what_is_no_store_is_refused(tmp_path):
-    with pytest.raises(NotAStoreError, match="no commitlog directory"):
-        rebuilt(tmp_path)
 
 
 def test_an_empty_store_has_neither_queues_nor_index(tmp_path):

@@ -12,7 +12,6 @@ from collections import Counter
 
 import pytest
 
-from rocketstore.errors import NotAStoreError
 from rocketstore.metrics.damage_map import (
     DAMAGE_MAP_FILE_NAME,
     DamagedRange,
@@ -306,12 +305,6 @@ def test_stores_of_a_directory_are_reported_together(tmp_path):
     assert report.summary["messages"] == 10
     assert [row["brokerName"] for row in tables_of(report)["queues"]] == ["a", "b"]
     assert "a, b" in read_page(report.page).text
-
-
-def test_a_directory_that_is_no_store_is_refused(tmp_path):
-    with pytest.raises(NotAStoreError, match="is not a store"):
-        make_report(tmp_path, tmp_path / "report")
-    assert not (tmp_path / "report").exists()
 
 
 def test_a_delay_table_that_is_torn_gives_way_to_its_backup(store):

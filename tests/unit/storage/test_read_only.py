@@ -138,13 +138,6 @@ def test_a_time_alone_is_no_question_to_the_index_but_to_a_queue(files):
 # --- opening --------------------------------------------------------------------------------------
 
 
-def test_a_directory_without_a_log_is_no_store(tmp_path):
-    with pytest.raises(NotAStoreError, match="has no CommitLog"):
-        ReadOnlyStore(tmp_path)
-    with pytest.raises(NotAStoreError, match="has no CommitLog"):
-        ReadOnlyStore(tmp_path / "absent")
-
-
 def test_a_writer_that_has_not_put_anything_yet_can_be_read(tmp_path):
     (tmp_path / "abort").touch()
     store = ReadOnlyStore(tmp_path)
