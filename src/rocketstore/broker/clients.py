@@ -78,8 +78,8 @@ class ConsumerGroup:
 
     @property
     def client_ids(self) -> list[str]:
-        """The clients, in the order in which they came."""
-        return [client.client_id for client in self.clients.values()]
+        """The clients, in the order in which they came, each once."""
+        return [*dict.fromkeys(client.client_id for client in self.clients.values())]
 
     def subscribe(self, wanted: Iterable[Subscription]) -> bool:
         """Take what a heartbeat says; whether a topic came or went.

@@ -88,9 +88,7 @@ def _runtime(store: BaseStore, told: Mapping[str, Any]) -> Iterator[Metric]:
     behind = store.max_physical_offset - store.flushed_physical_offset
     numbers["remain_howmanydata_toflush"] = behind
     if (room := store.disk.room(store.layout.root)) is not None:
-        total, _, writable = room
-        numbers["commitlogdir_capacity_total"] = total
-        numbers["commitlogdir_capacity_free"] = writable
+        numbers["commitlogdir_capacity_total"], _, numbers["commitlogdir_capacity_free"] = room
     for name, value in numbers.items():
         yield _gauge(_PREFIX + name, [(labels, value)])
 

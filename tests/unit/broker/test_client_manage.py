@@ -279,6 +279,17 @@ def test_others_are_told_of_a_client_whose_connection_ends(desk):
     assert members(desk) == []
 
 
+def test_client_that_came_back_by_another_connection_is_one_member(desk):
+    """Its former connection may be half open for two minutes; nobody read the queues of a second."""
+    former, again = Peer(1), Peer(2)
+    for peer in (former, again):
+        body = {"clientID": "c", "consumerDataSet": [{"groupName": "G"}]}
+        assert desk.call(34, None, json.dumps(body).encode(), peer=peer)
+    assert members(desk) == ["c"]
+    desk.table.disconnected(former)
+    assert members(desk) == ["c"]
+
+
 def test_silent_client_is_dropped(desk):
     silent, speaks = Peer(1), Peer(2)
     for peer in (silent, speaks):
