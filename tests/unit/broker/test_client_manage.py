@@ -280,7 +280,7 @@ def test_others_are_told_of_a_client_whose_connection_ends(desk):
 
 
 def test_client_that_came_back_by_another_connection_is_one_member(desk):
-    """Its former connection may be half open for two minutes; nobody read the queues of a second."""
+    """Its former connection may be half open: nobody read the queues of a second member."""
     former, again = Peer(1), Peer(2)
     for peer in (former, again):
         body = {"clientID": "c", "consumerDataSet": [{"groupName": "G"}]}
