@@ -9,6 +9,7 @@ import pytest
 from rocketstore import FlushDiskType, FlushFailedError
 from rocketstore.broker.loop import Loop
 from rocketstore.format.file_name import file_name
+from rocketstore.format.metadata_json import SubscriptionGroup
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.command import Command
 from rocketstore.storage.running_flags import RunningFlag
@@ -89,6 +90,20 @@ def test_full_disk_refuses_sends_until_there_is_room_and_consumers_go_on(tmp_pat
     desk.close()
 
 
+def test_topic_that_cannot_be_made_refuses_its_sends_alone(tmp_path):
+    disk = FaultyDisk(HEALTHY)
+    desk = Desk(tmp_path, small_config(), disk=disk)
+    assert desk.send("orders").code == 0
+    disk.fails = lambda _call, path, _number: errno.ENOSPC if "config" in str(path) else None
+    refused = desk.send("new")
+    assert (refused.code, refused.fields) == (1, ALWAYS)
+    assert "cannot save the settings of topics" in str(refused.remark)
+    assert desk.send("orders").code == 0
+    disk.fails = HEALTHY
+    assert desk.send("new").code == 0
+    desk.close()
+
+
 def test_heartbeat_with_a_group_that_cannot_be_made_keeps_the_client_in_its_other_groups(tmp_path):
     disk = FaultyDisk(HEALTHY)
     desk = Desk(tmp_path, small_config(), disk=disk)
@@ -120,6 +135,7 @@ def test_failed_sync_refuses_this_send_and_all_later_ones_and_consumers_go_on(tm
             tmp_path, config, disk=disk, loop=lambda store: Loop(store.attached["async_puts"]),
             broker_fast_failure_enable=False,  # it has the test's clock, and the server its own
         )  # fmt: skip
+        desk.topics.settle(SubscriptionGroup(group_name="G"))
         server = await opened(desk.table)
         address = "{}:{}".format(*server.address)
         async with server, RemotingClient() as client:

@@ -134,10 +134,10 @@ class Desk:
             self.store.layout, clock=self.clock, disk=self.store.disk,
             system=first_topics(self.settings),
         )  # fmt: skip
-        self.topics = Topics(self.settings, known, self.groups, self.told.note_change)
-        self.table = BrokerTable(
-            self.store, self.settings, self.topics, self.loop, self.told, self.clock
-        )  # fmt: skip
+        self.topics = Topics(
+            self.settings, known, self.groups, self.told.note_change, self.loop, self.clock
+        )
+        self.table = BrokerTable(self.store, self.settings, self.topics, self.loop, self.told)
         self.totals = Totals()
         self.peer = Peer()
 

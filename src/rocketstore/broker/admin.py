@@ -133,7 +133,7 @@ class Admin(Part):
         fault = self._topics.fault(group.group_name, group.retry_queue_nums, what="group")
         if fault is not None:
             raise Refused(ResponseCode.SYSTEM_ERROR, fault)
-        self._topics.groups.settle(group)
+        self._topics.settle(group)
         return reply()
 
     def config(self, _header: Header, _call: Call) -> Command:

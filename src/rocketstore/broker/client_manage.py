@@ -9,7 +9,6 @@ How derived: ClientManageProcessor, ConsumerManageProcessor and DefaultConsumerI
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -105,7 +104,6 @@ class ClientManage(Part):
         loop = parts.loop
         self._consuming: ConsumingService = parts.store.attached["consuming"]
         self._changed: dict[str, None] = {}
-        self._beats: list[tuple[Call, dict[str, bool]]] = []
         self._share_soon = loop.paced(SHARE_S, self._share_again)
         loop.every(SCAN_S, self.scan)
         self._consuming.members.watch(lambda group: loop.post(lambda: self.notify(group)))
@@ -131,27 +129,17 @@ class ClientManage(Part):
             self._take_consumer(consumer, client)
         for producer in said.producers:
             self._clients.add_producer(producer.group_name, client)
-        self._beats.append((call, {one.group_name: one.unit_mode for one in said.consumers}))
-        if len(self._beats) == 1:
-            self._loop.post(self._answer_beats)
+        unmade = self._topics.unmade({one.group_name: one.unit_mode for one in said.consumers})
+        if unmade.args:
+            self._topics.wait(unmade, partial(self._answer_made, call))
+        else:  # after the notices of this turn, as one that makes something is
+            self._loop.post(partial(self._loop.post, partial(call.answer, reply())))
         return LATER
 
-    def _make_groups(self) -> None:
-        """Make the groups of all heartbeats of a turn, and their topics, by a write a table."""
-        with contextlib.suppress(Exception):  # raised again for each that is to be told
-            self._topics.meet({name: one for _, own in self._beats for name, one in own.items()})
-
-    def _answer_beats(self) -> None:
-        self._make_groups()
-        beats, self._beats = self._beats, []
-        for call, groups in beats:
-            try:
-                self._topics.meet(groups)
-                answer = reply()
-            except Exception as error:  # noqa: BLE001 - a full disk costs other groups nothing
-                answer = failure(error, call)
-            # After the notices of this turn.
-            self._loop.post(partial(self._registration.then, partial(call.answer, answer)))
+    def _answer_made(self, call: Call) -> None:
+        trouble = self._topics.trouble
+        answer = reply() if trouble is None else failure(trouble, call)
+        self._loop.post(partial(self._registration.then, partial(call.answer, answer)))
 
     def _take_consumer(self, said: _ConsumerData, client: Client) -> None:
         name = said.group_name
@@ -175,7 +163,7 @@ class ClientManage(Part):
             self._loop.post(self._share_again)
 
     def _share_again(self) -> None:
-        self._make_groups()
+        self._topics.make()
         changed, self._changed = self._changed, {}
         for group in changed:
             ids = self._clients.consumers.get(group, ConsumerGroup()).client_ids

@@ -196,7 +196,7 @@ class BrokerService(Service):
         groups = store.attached["consuming"].settings
         for table in (groups.find, store.consumer_offsets.topics_of):
             table("")  # is read: a broken one fails the start, as that of topics does
-        topics = Topics(settings, known, groups, registration.note_change)
+        topics = Topics(settings, known, groups, registration.note_change, work)
         table = BrokerTable(store, settings, topics, work, registration)
         await self._listen(stack, table)
         registering = asyncio.create_task(registration.run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rocketstore.broker.admin import Admin
@@ -17,16 +18,16 @@ from rocketstore.broker.queue_locks import QueueLocks
 from rocketstore.broker.refused import failure
 from rocketstore.broker.send_headers import SendHeaderV2
 from rocketstore.broker.sending import Sending
+from rocketstore.broker.topics import Unmade
 from rocketstore.broker.transactions import TransactionEnds
 from rocketstore.errors import StoreClosedError
 from rocketstore.native.sends import SendReader
 from rocketstore.remoting.codes import Language
 from rocketstore.remoting.command import Command, HeaderKind
 from rocketstore.remoting.requests import RequestTable
-from rocketstore.units import awake_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from rocketstore.broker.loop import Loop
     from rocketstore.broker.registration import Registration
@@ -45,12 +46,14 @@ class BrokerTable(RequestTable):
 
     def __init__(
         self, store: MessageStore, settings: BrokerSettings, topics: Topics, loop: Loop,
-        registration: Registration, monotonic: Callable[[], int] = awake_ms,
+        registration: Registration,
     ) -> None:  # fmt: skip
-        self._store = store
-        self._flow = flow = FlowControl(settings, monotonic)
+        self._store, self._topics = store, topics
+        self._flow = flow = FlowControl(settings, topics)
         self.clients = Clients()
-        parts = Parts(store, settings, topics, self.clients, loop, registration, flow, monotonic)
+        parts = Parts(
+            store, settings, topics, self.clients, loop, registration, flow, topics.monotonic
+        )
         self.pulling = pulling = Pulling(parts)
         manage = ClientManage(parts)
         others = (Sending, GivingBack, Offsets, QueueLocks, Queries, TransactionEnds)
@@ -76,3 +79,10 @@ class BrokerTable(RequestTable):
                 self.handle(call, totals)
             else:
                 call.answer(refusal)
+
+    def fail(self, error: BaseException, call: Call, totals: Totals) -> None:
+        """Answer a call whose row raised; one that needs a new topic begins again with it."""
+        if isinstance(error, Unmade):
+            self._topics.wait(error, partial(self.handle, call, totals))
+        else:
+            super().fail(error, call, totals)

@@ -28,10 +28,12 @@ from rocketstore.rules.topics import (
     name_fault,
 )
 from rocketstore.tables.topic_settings import PERM_INHERIT, PERM_READ, PERM_WRITE, perm_text
+from rocketstore.units import awake_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from rocketstore.broker.loop import Loop
     from rocketstore.broker.settings import BrokerSettings
     from rocketstore.format.metadata_json import SubscriptionGroupTable
     from rocketstore.tables.groups import SubscriptionGroups
@@ -55,6 +57,10 @@ FIRST_GROUPS: Final = {name: SubscriptionGroup(group_name=name) for name in (
     "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
 )}  # fmt: skip
 """Groups of a broker that has no table yet (SubscriptionGroupManager.init)."""
+
+
+class Unmade(Exception):  # noqa: N818 - it becomes a wait
+    """Topics and groups that a request needs and that are not there yet: its turn makes them."""
 
 
 def topic_text(topic: TopicConfig) -> str:
@@ -110,18 +116,22 @@ def _made(topic: str, queue_count: int, is_unit: bool) -> TopicConfig:  # noqa: 
 class Topics:
     """The topics and groups of one broker: `get` returns a topic or None.
 
-    `changed` is called after a change of topics.
+    `changed` is called after a change of topics, which ended at `made_ms`. While those go on who
+    waited for what was made, `is_made` is set, and `trouble` says why it could not be.
     """
 
     def __init__(
         self, settings: BrokerSettings, table: TopicSettings, groups: SubscriptionGroups,
-        changed: Callable[[], object],
+        changed: Callable[[], object], loop: Loop, monotonic: Callable[[], int] = awake_ms,
     ) -> None:  # fmt: skip
         self._settings = settings
         self.table = table
         self.get = table.get
         self.groups = groups
-        self._changed = changed
+        self._changed, self._loop, self.monotonic = changed, loop, monotonic
+        self._waiting: list[tuple[Unmade, Callable[[], object]]] = []
+        self.made_ms, self.is_made = 0, False
+        self.trouble: Exception | None = None
 
     def fault(self, name: str, *counts: int, what: str = "topic") -> str | None:
         """Return why no administrator makes a topic, or group, of so many queues here."""
@@ -137,15 +147,40 @@ class Topics:
         own = cluster, self._settings.broker_name, cluster + REPLY_SUFFIX
         return is_system(topic) or topic in own
 
-    def settle(self, *topics: TopicConfig) -> None:
-        """Make or change topics."""
-        self.table.settle(*topics)
-        self._changed()
+    def settle(self, *wanted: TopicConfig | SubscriptionGroup) -> None:
+        """Make or change topics and groups, by a write of each table."""
+        if groups := [one for one in wanted if isinstance(one, SubscriptionGroup)]:
+            self.groups.settle(*groups)
+        if topics := [one for one in wanted if isinstance(one, TopicConfig)]:
+            self.table.settle(*topics)
+            self._changed()
+        self.made_ms = self.monotonic()
+
+    def wait(self, unmade: Unmade, go_on: Callable[[], object]) -> None:
+        """Go on when something was made: after this turn, with all else that it brings."""
+        self._waiting.append((unmade, go_on))
+        if len(self._waiting) == 1:
+            self._loop.post(self.make)
+
+    def make(self) -> None:
+        """Make what is waited for; of two of one name, the first."""
+        waiting, self._waiting = self._waiting, []
+        try:
+            if wanted := [one for unmade, _ in reversed(waiting) for one in unmade.args]:
+                self.settle(*wanted)
+        except Exception as error:  # noqa: BLE001 - each that waits is told
+            self.trouble = error
+        self.is_made = True
+        try:
+            for _, go_on in waiting:
+                go_on()
+        finally:
+            self.is_made, self.trouble = False, None
 
     def for_send(
         self, topic: str, template: str | None, queue_count: int, *, is_unit: bool
     ) -> TopicConfig | None:
-        """Make the topic of a send from the template that it names, if that is allowed.
+        """Have the topic of a send made from the template that it names, if that is allowed.
 
         Source: TopicConfigManager.createTopicInSendMessageMethod.
         """
@@ -157,56 +192,52 @@ class Topics:
                 _made(topic, count, is_unit), perm=model.perm & ~PERM_INHERIT,
                 topic_filter_type=model.topic_filter_type,
             )  # fmt: skip
-            self.settle(made)
-            return made
+            raise self.trouble or Unmade(made)
         if topic.startswith(RETRY_PREFIX):
             return self.for_group(topic, 1, is_unit=is_unit)
         return None
 
     def for_group(self, topic: str, queue_count: int = 1, *, is_unit: bool = False) -> TopicConfig:
-        """Return a topic of second tries or dead letters, made where it is missing.
+        """Return a topic of second tries or dead letters; `Unmade` where it is missing.
 
         Source: TopicConfigManager.createTopicInSendMessageBackMethod.
         """
         known = self.get(topic)
         if known is None:
-            known = _made(topic, queue_count, is_unit)
-            self.settle(known)
+            raise self.trouble or Unmade(_made(topic, queue_count, is_unit))
         return known
 
     # --- groups ---------------------------------------------------------------------------------
 
     def group(self, name: str) -> SubscriptionGroup | None:
-        """Return a consumer group, made where that is allowed; None where there is none."""
+        """Return a consumer group; `Unmade` where it may be made, None where it may not."""
         known = self.known_group(name)
-        if known is None:
-            self._make_groups([name])
-            known = self.known_group(name)
+        if known is None and (new := self._new_groups([name])):
+            raise self.trouble or Unmade(*new)
         return known
 
-    def meet(self, groups: Mapping[str, bool]) -> None:
-        """Make the groups of a heartbeat, and their topics of second tries, by a write a table.
+    def unmade(self, groups: Mapping[str, bool]) -> Unmade:
+        """Return what is not there of a heartbeat's groups and their topics of second tries.
 
         `groups` says whether each is a unit. One that may not be made is left out.
         """
-        self._make_groups(groups)
+        new = self._new_groups(groups)
         retries = [
             _made(RETRY_PREFIX + one.group_name, one.retry_queue_nums, groups[one.group_name])
-            for one in filter(None, map(self.known_group, groups))
+            for one in [*filter(None, map(self.known_group, groups)), *new]
         ]
-        new = [topic for topic in retries if self.get(topic.topic_name) is None]
-        if new:
-            self.settle(*new)
+        retries = [topic for topic in retries if self.get(topic.topic_name) is None]
+        return Unmade(*new, *retries)
 
     def known_group(self, name: str) -> SubscriptionGroup | None:
         """Return a consumer group, None where there is none yet."""
         return self.groups.find(name) or FIRST_GROUPS.get(name)
 
-    def _make_groups(self, names: Iterable[str]) -> None:
+    def _new_groups(self, names: Iterable[str]) -> list[SubscriptionGroup]:
+        if not self._settings.auto_create_subscription_group:
+            return []
         new = [name for name in names if self.known_group(name) is None]
-        new = [name for name in new if not name_fault(name, "group")]
-        if new and self._settings.auto_create_subscription_group:
-            self.groups.settle(*(SubscriptionGroup(group_name=name) for name in new))
+        return [SubscriptionGroup(group_name=one) for one in new if not name_fault(one, "group")]
 
     @property
     def group_table(self) -> SubscriptionGroupTable:

@@ -150,8 +150,12 @@ class RequestTable:
             if not isinstance(answer, Later):
                 call.answer(answer)
         except Exception as error:  # noqa: BLE001 - it fails one request, and not the server
-            totals.failed[row.code] += 1
-            call.answer(self._failed(error, call))
+            self.fail(error, call, totals)
+
+    def fail(self, error: BaseException, call: Call, totals: Totals) -> None:
+        """Answer a call whose row raised."""
+        totals.failed[call.command.code] += 1
+        call.answer(self._failed(error, call))
 
     def disconnected(self, peer: Peer) -> None:
         """Tell each owner of something that belongs to a connection."""

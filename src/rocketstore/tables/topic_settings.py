@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable, table_of
 from rocketstore.rules.limits import MOST_QUEUES, with_queues_limited
+from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.queues.topic_file import TopicFile
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class TopicSettings:
             topic = self.content.topic_config_table.get(name)
         return topic
 
+    @system_errors("cannot save the settings of topics")
     def settle(self, *topics: TopicConfig) -> None:
         """Make topics, or change them, by one write.
 

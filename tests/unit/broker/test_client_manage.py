@@ -187,6 +187,8 @@ def test_heartbeat_is_answered_when_name_servers_know_the_retry_topic(desk):
     assert beat(desk, peer) is None
     desk.told.waiting.pop()()
     assert codes(peer) == [40, 0]
+    beat(desk, peer)  # which makes nothing, and waits for nobody's topics
+    assert codes(peer) == [0]
 
 
 def test_enumerations_may_be_numbers(desk):

@@ -295,6 +295,7 @@ def test_what_is_too_large_is_refused_with_the_limit_that_is_set(tmp_path):
 def test_message_that_waits_for_its_sync_is_answered_after_it(tmp_path, wait, *, waits):
     desk = Desk(tmp_path, StoreConfig.small(flush_disk_type=FlushDiskType.SYNC_FLUSH))
     desk.send("orders", properties="WAIT\1false")  # makes the topic
+    desk.told.waits = True  # for topics of others
     fields = SEND
     properties = f"WAIT\1{wait}" if wait else ""
     reply = desk.call(310, {**fields, "i": properties}, b"x")

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rocketstore import units
-from rocketstore.broker.table import BrokerTable
+from rocketstore.broker.topics import Topics
 from rocketstore.errors import RemotingError
 from rocketstore.format.host import address_text
 from rocketstore.nameserver.requests import NameServer
@@ -298,7 +298,7 @@ async def test_who_was_stopped_itself_calls_nobody_silent(monkeypatch):
             client.close()
 
 
-@pytest.mark.parametrize("part", [Turns, NameServer, BrokerTable, serving])
+@pytest.mark.parametrize("part", [Turns, NameServer, Topics, serving])
 def test_all_limits_of_silence_are_by_one_clock(part):
     clocks = {"clock", "monotonic"} & inspect.signature(part).parameters.keys()
     assert [inspect.signature(part).parameters[name].default for name in clocks] == [awake_ms]
