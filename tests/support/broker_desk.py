@@ -78,8 +78,8 @@ class Told:
     def note_change(self) -> None:
         self.wanted += 1
 
-    def then(self, go_on: Callable[[], object]) -> None:
-        if self.waits:
+    def then(self, go_on: Callable[[], object], *, is_new: bool = True) -> None:
+        if self.waits and is_new:
             self.waiting.append(go_on)
         else:
             go_on()

@@ -130,16 +130,14 @@ class ClientManage(Part):
         for producer in said.producers:
             self._clients.add_producer(producer.group_name, client)
         unmade = self._topics.unmade({one.group_name: one.unit_mode for one in said.consumers})
-        if unmade.args:
-            self._topics.wait(unmade, partial(self._answer_made, call))
-        else:  # after the notices of this turn, as one that makes something is
-            self._loop.post(partial(self._loop.post, partial(call.answer, reply())))
+        self._topics.wait(unmade, partial(self._answer, call, is_new=bool(unmade.args)))
         return LATER
 
-    def _answer_made(self, call: Call) -> None:
-        trouble = self._topics.trouble
+    def _answer(self, call: Call, *, is_new: bool) -> None:
+        trouble = self._topics.trouble if is_new else None
         answer = reply() if trouble is None else failure(trouble, call)
-        self._loop.post(partial(self._registration.then, partial(call.answer, answer)))
+        told = partial(self._registration.then, partial(call.answer, answer), is_new=is_new)
+        self._loop.post(told)  # after the notices of this turn
 
     def _take_consumer(self, said: _ConsumerData, client: Client) -> None:
         name = said.group_name

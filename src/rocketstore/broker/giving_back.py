@@ -41,12 +41,10 @@ class GivingBack(Part):
         """Return what is served."""
         return [Row(BrokerRequest.CONSUMER_SEND_MSG_BACK, GiveBackHeader, None, self.give_back)]
 
-    def give_back(self, header: GiveBackHeader, call: Call) -> Command | Later:
+    def give_back(self, header: GiveBackHeader, call: Call) -> Later:
         """Put a copy; answered once the name servers know a topic that is new."""
         answer = self._answered(header, call)
-        if not self._topics.is_made:
-            return answer
-        self._registration.then(lambda: call.answer(answer))
+        self._registration.then(lambda: call.answer(answer), is_new=self._topics.is_made)
         return LATER
 
     def _answered(self, header: GiveBackHeader, call: Call) -> Command:

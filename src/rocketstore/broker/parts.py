@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ class Parts(NamedTuple):
     loop: Loop
     registration: Registration
     flow: FlowControl
-    monotonic: Callable[[], int]
 
 
 class Part:
@@ -33,4 +31,5 @@ class Part:
 
     def __init__(self, parts: Parts) -> None:
         self._store, self._settings, self._topics, self._clients = parts[:4]
-        self._loop, self._registration, self._flow, self._monotonic = parts[4:]
+        self._loop, self._registration, self._flow = parts[4:]
+        self._monotonic = parts.topics.monotonic

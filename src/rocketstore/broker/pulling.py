@@ -88,7 +88,7 @@ class Pulling(Part):
         self._is_listening = self._ends = False
         self._due = loop.paced(DISPATCH_S, store.dispatching.turn)
         self.held = HeldPulls()
-        self.given = GivenCounts(parts.monotonic)
+        self.given = GivenCounts(parts.topics.monotonic)
         loop.every(SWEEP_S, self.sweep)
         loop.every(LOOK_MS / 1000, self.listen_no_more)
         loop.every(SAMPLE_MS / 1000, self.given.sample)
@@ -223,12 +223,9 @@ class Pulling(Part):
     # --- held -----------------------------------------------------------------------------------
 
     def _hold(self, header: PullHeader, call: Call, wanted: str) -> Later:
-        settings = self._settings
-        wait_ms = (
-            header.suspend_timeout_millis
-            if settings.long_polling_enable
-            else settings.short_polling_time_mills
-        )
+        wait_ms = header.suspend_timeout_millis
+        if not self._settings.long_polling_enable:
+            wait_ms = self._settings.short_polling_time_mills
         tags = array("I", (string_hash(tag) & 0xFFFFFFFF for tag in parse_tags(wanted))) or None
         now_ms = self._monotonic()
         pull = HeldPull(header, call, now_ms + wait_ms, now_ms + LOOK_MS, tags)

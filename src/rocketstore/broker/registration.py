@@ -69,9 +69,9 @@ class Registration:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def then(self, go_on: Callable[[], object]) -> None:
-        """Go on once the name servers know of all changes so far; at once where they do."""
-        if self._known >= self.wanted:
+    def then(self, go_on: Callable[[], object], *, is_new: bool = True) -> None:
+        """Go on once the name servers know of all changes so far; at once if none `is_new`."""
+        if not is_new or self._known >= self.wanted:
             go_on()
         else:
             self._waiting.append((self.wanted, go_on))

@@ -162,7 +162,7 @@ class Sending(Part):
             answer = failure(error, call)
         if isinstance(answer, Later):
             return answer
-        return self._answer_late(call, answer, is_made=self._topics.is_made)
+        return self._answer_late(call, answer, is_new=self._topics.is_made)
 
     def _answered(self, header: AnySend, call: Call) -> Command | Later:
         topic = self._topic_of(header, call)
@@ -202,7 +202,7 @@ class Sending(Part):
         Compatible: it is stored with the properties that came, be it taken or not. The answer says
         nothing of that, so it waits for no sync. Source: ReplyMessageProcessor.
         """
-        name, is_made = decode_properties(text).get("REPLY_TO_CLIENT", ""), self._topics.is_made
+        name, is_new = decode_properties(text).get("REPLY_TO_CLIENT", ""), self._topics.is_made
         asker, now_ms = self._clients.named.get(name), self._store.clock()
         said = msgspec.structs.asdict(header) | {
             "properties": f"PUSH_REPLY_TIME\1{now_ms}\2{header.properties}",
@@ -228,7 +228,7 @@ class Sending(Part):
             nowhere = {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0", **self._always}
             fields = self._stored(queue_id, result, call).fields or nowhere
             failed = fault and refusal(Refused(ResponseCode.SYSTEM_ERROR, fault), call, fields)
-            return self._answer_late(call, failed or reply(fields=fields), is_made=is_made)
+            return self._answer_late(call, failed or reply(fields=fields), is_new=is_new)
 
         return self._loop.once_asked(call, push(), store)
 
@@ -290,20 +290,16 @@ class Sending(Part):
         """Return the reply to a put, now or when it is safe."""
         if not (waits and result.is_stored):
             return self._stored(queue_id, result, call)
-        is_made = self._topics.is_made
+        is_new = self._topics.is_made
         self._loop.when_safe(
             call, result, lambda safe: self._stored(queue_id, safe, call),
-            lambda answer: self._answer_late(call, answer, is_made=is_made),
+            lambda answer: self._answer_late(call, answer, is_new=is_new),
         )  # fmt: skip
         return LATER
 
-    def _answer_late(self, call: Call, answer: Command, *, is_made: bool) -> Later:
-        """Answer; where a topic was made, once its route is known, for which clients ask next."""
+    def _answer_late(self, call: Call, answer: Command, *, is_new: bool) -> Later:
         answer.fields = answer.fields or self._always
-        if is_made:
-            self._registration.then(lambda: call.answer(answer))
-        else:
-            call.answer(answer)
+        self._registration.then(lambda: call.answer(answer), is_new=is_new)  # clients ask for it
         return LATER
 
     def _stored(self, queue_id: int, result: PutResult, call: Call) -> Command:

@@ -51,9 +51,7 @@ class BrokerTable(RequestTable):
         self._store, self._topics = store, topics
         self._flow = flow = FlowControl(settings, topics)
         self.clients = Clients()
-        parts = Parts(
-            store, settings, topics, self.clients, loop, registration, flow, topics.monotonic
-        )
+        parts = Parts(store, settings, topics, self.clients, loop, registration, flow)
         self.pulling = pulling = Pulling(parts)
         manage = ClientManage(parts)
         others = (Sending, GivingBack, Offsets, QueueLocks, Queries, TransactionEnds)
@@ -74,15 +72,13 @@ class BrokerTable(RequestTable):
                 call.answer(failure(error, call))
             return
         for place, call in enumerate(calls, 1):
-            refusal = self._flow.refusal(call, len(calls) - place)
-            if refusal is None:
+            if (refusal := self._flow.refusal(call, len(calls) - place)) is None:
                 self.handle(call, totals)
             else:
                 call.answer(refusal)
 
-    def fail(self, error: BaseException, call: Call, totals: Totals) -> None:
-        """Answer a call whose row raised; one that needs a new topic begins again with it."""
+    def _fail(self, error: BaseException, call: Call, totals: Totals) -> None:
         if isinstance(error, Unmade):
             self._topics.wait(error, partial(self.handle, call, totals))
         else:
-            super().fail(error, call, totals)
+            super()._fail(error, call, totals)

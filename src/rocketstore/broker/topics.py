@@ -116,8 +116,8 @@ def _made(topic: str, queue_count: int, is_unit: bool) -> TopicConfig:  # noqa: 
 class Topics:
     """The topics and groups of one broker: `get` returns a topic or None.
 
-    `changed` is called after a change of topics, which ended at `made_ms`. While those go on who
-    waited for what was made, `is_made` is set, and `trouble` says why it could not be.
+    `changed` is called after a change of topics. While those go on who waited for what was made,
+    `is_made` is set, and `trouble` says why it could not be; `made_ms` is when they were done.
     """
 
     def __init__(
@@ -171,11 +171,10 @@ class Topics:
         except Exception as error:  # noqa: BLE001 - each that waits is told
             self.trouble = error
         self.is_made = True
-        try:
-            for _, go_on in waiting:
-                go_on()
-        finally:
-            self.is_made, self.trouble = False, None
+        for _, go_on in waiting:
+            go_on()
+        self.is_made, self.trouble = False, None
+        self.made_ms = self.monotonic()
 
     def for_send(
         self, topic: str, template: str | None, queue_count: int, *, is_unit: bool

@@ -40,14 +40,13 @@ def broker(
     """
     for what in ("rocketstore.broker", "rocketstore.remoting"):
         logging.getLogger(what).setLevel(logging.INFO)
-    given = settings
-    loaded = given.load_with_origins(BROKER_KEYS)
-    properties, flags = loaded.in_file, dict(map(parse_override, given.set_))
-    texts, in_file = {**properties, **flags}, Origin("file", str(given.config))
+    loaded = settings.load_with_origins(BROKER_KEYS)
+    properties, flags = loaded.in_file, dict(map(parse_override, settings.set_))
+    texts, in_file = {**properties, **flags}, Origin("file", str(settings.config))
     with located(lambda key: in_file if key in properties.keys() - flags else Origin("flag")):
         own = BrokerSettings.of(texts)
     if unused := sorted(properties.keys() & _OF_4_9 - BROKER_KEYS):
-        complain(f"{given.config}: keys of 4.9 that change nothing here: {' '.join(unused)}")
+        complain(f"{settings.config}: keys of 4.9 that change nothing here: {' '.join(unused)}")
     if texts.get("aclEnable", "").strip().lower() == "true":
         complain("aclEnable=true: no access control yet: every client may do everything")
     config = with_retention(loaded)

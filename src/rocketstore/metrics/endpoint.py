@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import RocketStoreError, SystemRefusedError, UnsupportedEnvironmentError
 from rocketstore.events import get_logger
@@ -18,10 +18,7 @@ from rocketstore.storage.threads import ServiceThread
 if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
     from rocketstore.metrics.http_server import MetricsServer
-    from rocketstore.storage.metric import Histogram, Metric
     from rocketstore.storage.store import BaseStore
-
-    Told: TypeAlias = Mapping[str, Callable[[], Iterable[Metric | Histogram]]]
 
 PATHS: Final = ("/metrics", "/metrics/exporter")
 
@@ -50,7 +47,7 @@ class MetricsService(Service):
         from rocketstore.metrics.exporter import exporter_metrics  # noqa: PLC0415 - when served
 
         exported = partial(exporter_metrics, self._store)
-        told: Told = {PATHS[0]: self._store.observation.metrics, PATHS[1]: exported}
+        told = {PATHS[0]: self._store.observation.metrics, PATHS[1]: exported}
         server = self._server = metrics_server(self._store.config, told)
         self._thread = ServiceThread("rocketstore-metrics", server.serve, server.wake)
         self._thread.start()
@@ -70,7 +67,7 @@ class MetricsService(Service):
             self._server.listener.close()
 
 
-def metrics_server(config: StoreConfig, told: Told) -> MetricsServer:
+def metrics_server(config: StoreConfig, told: Mapping[str, Any]) -> MetricsServer:
     """Return a server that listens, and has the numbers that are told at each path.
 
     `UnsupportedEnvironmentError` says that prometheus-client is not installed, `SystemRefusedError`
@@ -90,7 +87,7 @@ def metrics_server(config: StoreConfig, told: Told) -> MetricsServer:
         ) from error
 
 
-def _application(told: Told, port: int) -> Callable[..., Iterable[bytes]]:
+def _application(told: Mapping[str, Any], port: int) -> Callable[..., Iterable[bytes]]:
     try:
         from prometheus_client import CollectorRegistry, make_wsgi_app  # noqa: PLC0415
 

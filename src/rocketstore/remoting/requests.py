@@ -150,10 +150,9 @@ class RequestTable:
             if not isinstance(answer, Later):
                 call.answer(answer)
         except Exception as error:  # noqa: BLE001 - it fails one request, and not the server
-            self.fail(error, call, totals)
+            self._fail(error, call, totals)
 
-    def fail(self, error: BaseException, call: Call, totals: Totals) -> None:
-        """Answer a call whose row raised."""
+    def _fail(self, error: BaseException, call: Call, totals: Totals) -> None:
         totals.failed[call.command.code] += 1
         call.answer(self._failed(error, call))
 
