@@ -115,6 +115,7 @@ def test_times_are_those_of_the_settings_and_none_where_it_is_off(tmp_path):
         desk = Desk(tmp_path / is_on, **msgspec.structs.asdict(settings))
         for code, (_, most_ms) in {**times, 361: times[11]}.items():
             for waited_ms in (most_ms, most_ms - 1):
+                desk.clock.now_ms += 1000  # since a topic or group was made
                 answered = turn(desk, (code, KINDS[code][0]), waited_ms=waited_ms)
                 is_refused = [one.code for one in answered] == [2]
                 assert is_refused is (is_on == "true" and waited_ms == most_ms), code
