@@ -30,7 +30,8 @@ def held_disk() -> HeldDisk:
 
 
 def opened(root: Path, disk: Disk | None = None, **settings: object) -> MessageStore:
-    config = small_config(flush_disk_type=FlushDiskType.SYNC_FLUSH, **settings)
+    patient = {"os_page_cache_busy_time_out_mills": 2**31 - 1}  # where the machine stands still
+    config = small_config(flush_disk_type=FlushDiskType.SYNC_FLUSH, **patient, **settings)
     return MessageStore.open(root, config, disk=disk or QuickDisk())
 
 
