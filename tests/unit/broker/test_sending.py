@@ -107,6 +107,16 @@ def test_topics_of_cluster_and_broker_are_open_unless_settings_say_no(tmp_path, 
             assert getattr(desk.topics.get(topic), "perm", None) == perm
 
 
+def test_broker_that_may_not_be_written_takes_nothing_back_and_no_messages_in_order(tmp_path):
+    with closing(Desk(tmp_path, broker_permission=4)) as desk:
+        assert desk.send("orders").code == 0  # as in 4.9
+        desk.topics.settle(TopicConfig(topic_name="orders", order=True))
+        back = {"offset": 0, "group": "G", "delayLevel": 0}
+        for refused in (desk.send("orders"), desk.answer(36, back)):
+            assert refused.code == 16
+            assert refused.remark == "the broker[127.0.0.1] sending message is forbidden"
+
+
 def test_topic_is_not_made_where_that_is_off(tmp_path):
     desk = Desk(tmp_path, auto_create_topic_enable=False)
     assert desk.send("orders").code == 17

@@ -80,6 +80,13 @@ def test_a_step_follows_from_age_and_properties(age_ms, properties, step):
     assert check_step(half, START_MS, CONFIG) is step
 
 
+def test_a_half_message_is_given_up_when_the_log_would_delete_it():
+    half = half_message(2 * HOUR_MS + 1)
+    for hours, step in ((2, CheckStep.DISCARD), (3, CheckStep.ASK)):
+        config = msgspec.structs.replace(CONFIG, file_reserved_time=hours)
+        assert check_step(half, START_MS, config) is step
+
+
 def test_a_producer_is_asked_about_a_copy_that_counts(stores):
     half = stores.store.begin(MESSAGE, 3, producer_group="billing")
     producer = Producer()

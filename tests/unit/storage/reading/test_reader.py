@@ -436,16 +436,11 @@ def test_an_id_that_points_into_a_record_or_nowhere_finds_nothing(files, open_re
 @pytest.mark.parametrize(
     ("at", "change"),
     [
-        (4, b"\0"),
-        (8, b"\xff"),
-        (28 + 7, b"\x01"),
-        (3, b"\x05"),
-        (88, b"X"),
-        (84, b"\x01"),
+        (4, b"\0"), (8, b"\xff"), (28 + 7, b"\x01"), (3, b"\x05"), (88, b"X"), (84, b"\x01"),
         (100, b"\x01"),
     ],
     ids=["magic", "checksum", "address", "length", "body", "body length", "properties length"],
-)
+)  # fmt: skip
 def test_an_id_finds_nothing_where_a_record_contradicts_itself(files, open_reader, at, change):
     offsets = [files.put(body=b"%d" % number) for number in range(2)]
     damage(files, offsets[0], at, change)
