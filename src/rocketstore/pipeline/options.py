@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -50,6 +51,7 @@ DEFAULT_SPLIT_BYTES: Final = 256 * MiB  # a task costs 0.02 s of processor befor
 EARLIEST: Final = -2
 LATEST: Final = -1
 ANY_BROKER: Final = ""  # of an offset that names none
+_SIDES: Final = (("starting", "earliest", LATEST), ("ending", "latest", EARLIEST))
 
 TOPIC_CHOICES: Final = ("subscribe", "topic", "subscribePattern", "assign")
 
@@ -314,18 +316,19 @@ class ReadOptions:
 
     def wants_topic(self, topic: str) -> bool:
         """Whether a topic is among the chosen ones."""
-        if self.topics is not None:
-            return topic in self.topics
-        if self.topic_pattern is not None and self.has_kafka_names:
+        if self.topic_pattern is None:
+            return not self.has_topic_choice or topic in self.named_topics
+        if self.has_kafka_names:
             from rocketstore.rules.topics import is_reserved  # noqa: PLC0415 - few reads need it
 
             # As there: found anywhere in a name, and not in that of an internal topic.
             return re.search(self.topic_pattern, topic) is not None and not is_reserved(topic)
-        if self.topic_pattern is not None:
-            return re.fullmatch(self.topic_pattern, topic) is not None
-        if self.queues is not None:
-            return any(place.topic == topic for place in self.queues)
-        return True
+        return re.fullmatch(self.topic_pattern, topic) is not None
+
+    @cached_property
+    def named_topics(self) -> frozenset[str]:
+        """The topics that are named, by themselves or with a queue."""
+        return self.topics or frozenset(place.topic for place in self.queues or ())
 
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
@@ -333,10 +336,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     table = GivenOptions(given, READS).one_of("table", tuple(TABLES))
     values = GivenOptions(given, frozenset({table}))
     parsed, bounds = read_options(values), dict[str, Any]()
-    for side, keyword, not_allowed in (
-        ("starting", "earliest", LATEST),
-        ("ending", "latest", EARLIEST),
-    ):
+    for side, keyword, not_allowed in _SIDES:
         name, by_time = f"{side}Offsets", f"{side}OffsetsByTimestamp"
         text = values.get(name, keyword)
         named = text.strip().lower() != keyword

@@ -73,7 +73,7 @@ class SplitTask(NamedTuple):
     segment: Segment
     start: int
     stop: int
-    queue_ranges: tuple[tuple[QueueKey, range], ...] = ()
+    queue_ranges: Mapping[QueueKey, range] = {}
     data_stop: int | None = None
     queues: tuple[QueueKey, ...] = ()
     dispatched: int = 0
@@ -153,7 +153,7 @@ def plan_store(store: StorePlace, options: ReadOptions) -> tuple[list[SplitTask]
 
 def whole_file(store: StorePlace, segment: Segment, ranges: Mapping[QueueKey, range]) -> SplitTask:
     """Return all of a file that tasks need to look at: files are made long before they are full."""
-    task = SplitTask(store, segment, 0, segment.size, tuple(ranges.items()))
+    task = SplitTask(store, segment, 0, segment.size, ranges)
     if not segment.is_last:
         return task
     with opened(store.location, segment.path) as file:
@@ -176,7 +176,7 @@ def _within_queues(
 
     Raises `ScanNeeded` where the queues are wrong.
     """
-    ranges = dict(files[0].queue_ranges)
+    ranges = files[0].queue_ranges
     chosen = queues.chosen_queues(store, options, CONSUME_QUEUE_DIRECTORY)
     for key in queues.chosen_queues(store, options, BATCH_CONSUME_QUEUE_DIRECTORY):
         raise ScanNeeded(f"{key} is a batch queue, in which a read looks for nothing")

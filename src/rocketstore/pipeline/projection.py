@@ -21,7 +21,7 @@ from rocketstore.format.properties import KEYS
 from rocketstore.format.stored_message import inflated
 from rocketstore.message import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, COMPRESSION_TYPE_ZLIB
 from rocketstore.pipeline.columns import BODY, BROKER_NAME, HEADERS, PROPERTIES, TABLES
-from rocketstore.pipeline.options import ANY_BROKER, ReadOptions, of_broker
+from rocketstore.pipeline.options import ANY_BROKER, QueuePlace, ReadOptions
 from rocketstore.rules.batch_entries import queue_stops
 from rocketstore.scan.arrow import distinct, key_lists, property_maps, timestamps, to_arrow
 from rocketstore.scan.columns import CallsFor, Column, RecordColumns
@@ -33,16 +33,18 @@ if TYPE_CHECKING:
     from rocketstore.native.row import BoolArray, Int64Array
 
     Texts = tuple[list[str], Int64Array]
-    QueueRanges = Sequence[tuple[QueueKey, range]]
+    QueueRanges = Mapping[QueueKey, range]
+    OfEach = Callable[[Callable[[QueueKey], int]], Int64Array]
 
 
 VALUE: Final = "value"
 LOG_APPEND_TIME: Final = 1  # Kafka's name of a time that the store gave
 INFLATED_BATCH_BYTES: Final = 64 * MiB  # of bodies that end a batch where some are inflated
+_LEAST, _MOST, _ID = -(2**63), 2**63 - 1, 2**32 - 1  # of a column, and the bits of a queue id
 
 
 def wanted_records(
-    columns: RecordColumns, options: ReadOptions, broker: str, ranges: QueueRanges = ()
+    columns: RecordColumns, options: ReadOptions, broker: str, ranges: QueueRanges | None = None
 ) -> RecordColumns:
     """Return the wanted records of a batch; `ranges` are of queues of which not all is wanted."""
     masks = list(_masks(columns, options, broker, ranges))
@@ -51,7 +53,7 @@ def wanted_records(
 
 
 def _masks(
-    columns: RecordColumns, options: ReadOptions, broker: str, ranges: QueueRanges
+    columns: RecordColumns, options: ReadOptions, broker: str, ranges: QueueRanges | None
 ) -> Iterator[BoolArray]:
     if options.starting_timestamp_ms is not None:
         yield columns.store_timestamp >= options.starting_timestamp_ms
@@ -63,35 +65,47 @@ def _masks(
         return
     yield columns.call_for(CallsFor.ENTRY)
     topics = distinct(columns, "topic")
-    in_queue = partial(_in_queue, columns, topics)
-    chosen = [_chosen(one, broker, topics, in_queue) for one in (options, *options.had)]
+    of_each = partial(_of_each, columns, topics)
+    chosen = [_chosen(one, broker, topics, of_each) for one in (options, *options.had)]
     yield chosen[0]
     yield from (~mask for mask in chosen[1:])
-    for place, since_ms in of_broker(options.starting_times_ms, broker).items():
-        yield (columns.store_timestamp >= since_ms) | ~in_queue(*place)
-    for place, until_ms in of_broker(options.ending_times_ms, broker).items():
-        yield (columns.store_timestamp < until_ms) | ~in_queue(*place)
-    for key, wanted in ranges:
+    if since := options.starting_times_ms:
+        yield columns.store_timestamp >= of_each(lambda key: _given(since, key, broker, _LEAST))
+    if until := options.ending_times_ms:
+        last = of_each(lambda key: _given(until, key, broker, _MOST + 1) - 1)
+        yield columns.store_timestamp <= last
+    if ranges:
+        least = of_each(lambda key: ranges[key].start + 1 if key in ranges else _LEAST)
+        last = of_each(lambda key: ranges[key].stop - 1 if key in ranges else _MOST)
         # A record of a batch topic counts if one of its messages does.
-        outside = (queue_stops(columns) <= wanted.start) | (columns.queue_offset >= wanted.stop)
-        yield ~(outside & in_queue(*key))
+        yield (queue_stops(columns) >= least) & (columns.queue_offset <= last)
 
 
-def _chosen(
-    by: ReadOptions, broker: str, topics: Texts, in_queue: Callable[[str, int], BoolArray]
-) -> BoolArray:
+def _chosen(by: ReadOptions, broker: str, topics: Texts, of_each: OfEach) -> BoolArray:
     if by.queues is None:
         return _passing(*topics, by.wants_topic)
-    own = [one for one in by.queues if one.broker in (ANY_BROKER, broker)]
-    # None of them is wanted where all are of other brokers.
-    masks = [in_queue(one.topic, one.queue_id) for one in own] or [in_queue("", -1)]
-    found: BoolArray = np.logical_or.reduce(masks)
+    places = by.queues
+    found: BoolArray = of_each(lambda key: any(one in places for one in _places(key, broker))) > 0
     return found
 
 
-def _in_queue(columns: RecordColumns, topics: Texts, topic: str, queue_id: int) -> BoolArray:
-    mask: BoolArray = columns.queue_id == queue_id
-    return mask & _passing(*topics, topic.__eq__)
+def _places(key: QueueKey, broker: str) -> list[QueuePlace]:
+    return [QueuePlace(key.topic, one, key.queue_id) for one in (broker, ANY_BROKER)]
+
+
+def _given(numbers: Mapping[QueuePlace, int], key: QueueKey, broker: str, default: int) -> int:
+    """Return what is given for a queue of a broker, by that broker's name or for any."""
+    return next((numbers[one] for one in _places(key, broker) if one in numbers), default)
+
+
+def _of_each(
+    columns: RecordColumns, topics: Texts, number: Callable[[QueueKey], int]
+) -> Int64Array:
+    """Return a number for each record: looked up once for each queue, however many are named."""
+    names, codes = [*topics[0], ""], topics[1].astype(np.int64) << 32 | (columns.queue_id & _ID)
+    keys, which = np.unique(codes, return_inverse=True)
+    found = [min(number(QueueKey(names[one >> 32], one & _ID)), _MOST) for one in keys.tolist()]
+    return np.array(found, np.int64)[which]
 
 
 def _passing(texts: list[str], numbers: Int64Array, test: Callable[[str], bool]) -> BoolArray:

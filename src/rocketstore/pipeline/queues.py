@@ -139,8 +139,7 @@ def configured_topics(store: StorePlace) -> Mapping[str, TopicConfig]:
 
 def unknown_topics(stores: Sequence[StorePlace], options: ReadOptions) -> dict[str, str]:
     """Return the topics asked for by name that no store has, and what may be meant by each."""
-    named = options.topics or frozenset(place.topic for place in options.queues or ())
-    known: set[str] = set()
+    named, known = options.named_topics, set[str]()
     if options.fail_on_data_loss:
         for store in stores if named else ():
             listed = (entries_of(store.location, kind) for kind in EVERY_KIND)

@@ -74,7 +74,7 @@ def _records(
     part: SplitTask, options: ReadOptions, queue_of: QueueOpener = QueueFiles
 ) -> Iterator[RecordColumns]:
     """Yield the records of a range that are from its queues and not before their first entry."""
-    places = [QueuePlace(key.topic, ANY_BROKER, key.queue_id) for key, _ in part.queue_ranges]
+    places = [QueuePlace(key.topic, ANY_BROKER, key.queue_id) for key in part.queue_ranges]
     return chosen_records(part, replace(options, queues=frozenset(places)), queue_of)
 
 
@@ -159,7 +159,7 @@ def _halves_of(store: StorePlace, options: ReadOptions) -> tuple[SplitTask, ...]
         return offsets.get(queue.key.topic + group, {}).get(queue.key.queue_id)
 
     parts = _plan(store, options, {HALF_TOPIC, OP_TOPIC}, next_of)
-    has_halves = any(key.topic == HALF_TOPIC for part in parts for key, _ in part.queue_ranges)
+    has_halves = any(key.topic == HALF_TOPIC for part in parts for key in part.queue_ranges)
     return tuple(parts) if has_halves else ()
 
 

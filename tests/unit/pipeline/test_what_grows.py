@@ -1,6 +1,7 @@
 """Work grows with what there is and not with its square: files listed and opened, counted."""
 
 import json
+import sys
 
 import pyarrow as pa
 import pytest
@@ -139,3 +140,42 @@ def test_where_a_topic_of_one_queue_has_its_entry_is_searched_not_walked_to(tmp_
     assert queue.entry(1000) is None
     assert queue.entry(-1) is None
     assert len(seen) <= 5 * 6 * 12
+
+
+@pytest.mark.parametrize("option", ["assign", "startingOffsets", "endingOffsetsByTimestamp"])
+def test_each_queue_that_is_named_is_looked_for_a_few_times_however_long_the_log(tmp_path, option):
+    store, calls = many_queues(tmp_path / "store", 100), []
+    for count in (100, 100, 1100):  # the first one loads modules
+        numbers = dict.fromkeys(range(count), 10**13 * ("T" in option))
+        named = {"Topic": [*numbers] if option == "assign" else numbers}
+        given = {option: json.dumps(named), "failOnDataLoss": "false", "columns": "queueId"}
+        given |= {} if option == "assign" else {"subscribe": "Topic"}
+        seen = []
+        sys.setprofile(lambda *_, seen=seen: seen.append(None))
+        try:
+            rows = read_table(store.root, **given)
+        finally:
+            sys.setprofile(None)
+        assert len(rows) == 100
+        calls.append(len(seen))
+    # The log has 8 files, and 100 other topics.
+    assert calls[2] - calls[1] < 200 * 1000
+
+
+def test_tasks_share_what_is_named_and_after_the_last_of_it_have_nothing_of_it(tmp_path):
+    store = many_queues(tmp_path / "store", 60)
+    given = {
+        "subscribe": "Topic",
+        "startingOffsets": json.dumps({"Topic": dict.fromkeys(range(30), 0)}),
+    }
+    run = StreamRun(store.root, **given)
+    assert run.plan_next()
+    ends = json.loads(run.start_text(0)), json.loads(run.checkpoint.offsets[0])
+    tasks = [part.queue_ranges for one in run.reader.partitions(*ends) for part in one.value]
+    carried = [len(one) for one in tasks]
+    assert (carried[0], carried[-1]) == (30, 0)
+    assert carried == sorted(carried, reverse=True)
+    assert len(run.run_planned()) == 60
+    planned = [part.queue_ranges for one in plan_table(store.root, **given) for part in one]
+    assert len(planned) > 1 == len({*map(id, planned)})
+    assert len({id(one) for one in tasks if one}) == 1

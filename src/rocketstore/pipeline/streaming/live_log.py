@@ -323,10 +323,12 @@ class LiveLog:
                 what += f"offset {one.base} on, found none: {gone}"
                 losses.report(what, f"the stream goes on at {one.base + one.size}")
         stop_of = cache(stored_stop)  # a file may have many ranges
+        ranges, until = ranges_of(goal), goal.until or 0  # as many as the user named: for few tasks
         for start, stop in self.ranges(begin, goal):
             for one in (one for one in self.over(start, stop) if not one.is_missing):
                 first, last = max(0, start - one.base), min(one.size, stop - one.base)
                 stored = stop_of(self.store.location, one.path, one.size)
                 data_stop = min(stored, last + LOOK_BYTES)
-                split = SplitTask(self.store, one, first, last, ranges_of(goal), data_stop)
+                own = ranges if max(start, one.base) < until else {}
+                split = SplitTask(self.store, one, first, last, own, data_stop)
                 yield split._replace(choices=goal.choices)

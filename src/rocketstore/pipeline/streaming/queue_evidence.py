@@ -87,7 +87,7 @@ class QueueEvidence:
         queue = self._queue_of(self._task.store.location, key)
         begin = self._task.segment.base + self._task.start
         first, last = queue.pointing_into(begin, begin + self._task.byte_count)
-        first = max(first, dict(self._task.queue_ranges).get(key, range(0)).start)
+        first = max(first, self._task.queue_ranges.get(key, range(0)).start)
         inside = stated[(stated >= first) & (stated < last)]
         promised = self._promised(queue, first, last)
         found = np.unique(inside)

@@ -84,13 +84,13 @@ class Place(NamedTuple):
 Places = dict[str, Place]
 
 
-def ranges_of(place: Place) -> tuple[tuple[QueueKey, range], ...]:
+def ranges_of(place: Place) -> dict[QueueKey, range]:
     """Return the queues that begin at a number of their own, each with those that are wanted."""
-    return tuple(
-        (QueueKey(topic, int(queue_id)), range(number, ALL_OFFSETS.stop))
+    return {
+        QueueKey(topic, int(queue_id)): range(number, ALL_OFFSETS.stop)
         for topic, queues in (place.first or {}).items()
         for queue_id, number in queues.items()
-    )
+    }
 
 
 def to_json(kind: str, places: Places) -> dict[str, Any]:
@@ -171,8 +171,7 @@ class StreamOptions:
 
     def __str__(self) -> str:
         read = self.read
-        topics = sorted(read.topics or {place.topic for place in read.queues or ()})
-        chosen = read.topic_pattern or ",".join(topics)
+        chosen = read.topic_pattern or ",".join(sorted(read.named_topics))
         what = f"queues of {chosen}" if read.has_topic_choice else "the whole log"
         return f"{what} in {', '.join(read.locations)}"
 
