@@ -73,6 +73,7 @@ def test_a_reader_that_is_asked_to_write_says_why_not(tmp_path):
     MessageStore.open(tmp_path, StoreConfig.small()).close()
     with MessageStore.open(tmp_path, read_only=True) as reader:
         assert isinstance(reader, ReadOnlyStore)
+        assert reader.is_read_only
         for name in (
             "put",
             "put_batch",

@@ -9,9 +9,8 @@ import pytest
 
 from rocketstore import MessageStore, verify_store
 from rocketstore.config import StoreConfig
-from rocketstore.errors import ConfigError, NotAStoreError, StoreClosedError, StoreReadOnlyError
+from rocketstore.errors import ConfigError, NotAStoreError, StoreClosedError
 from rocketstore.format.file_name import file_name
-from rocketstore.message import Message
 from rocketstore.rules.files import FileProblem
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.results import GetMessageStatus
@@ -95,19 +94,6 @@ def test_files_are_opened_for_reading_only_and_never_locked_or_mapped(files, mon
     assert all(flags & os.O_ACCMODE == os.O_RDONLY for _, flags in opened)
     assert not [path for path, _ in opened if path.endswith("/lock")]
     assert set(threading.enumerate()) <= threads
-
-
-def test_writing_is_refused_with_a_typed_error(files):
-    files.put()
-    store = ReadOnlyStore(files.root)
-    for write in (
-        lambda: store.put(Message(topic="TopicTest"), queue_id=0),
-        lambda: store.put_batch([Message(topic="TopicTest")], queue_id=0),
-        store.flush,
-    ):
-        with pytest.raises(StoreReadOnlyError, match="read-only"):
-            write()
-    assert store.is_read_only
 
 
 def test_a_closed_store_says_so(files):
