@@ -18,6 +18,7 @@ READS: Final[dict[str, Callable[[MessageStore], object]]] = {
     "get_views": lambda store: [bytes(one) for one in store.get_views("t", 0, 0).records],
     "find": lambda store: store.find("t", "k"),
     "at_physical_offset": lambda store: store.at_physical_offset(0),
+    "by_id": lambda store: store.by_id("0" * 32),
     "min_offset": lambda store: store.min_offset("t", 0),
     "max_offset": lambda store: store.max_offset("t", 0),
     "message_count": lambda store: store.message_count("t", 0),

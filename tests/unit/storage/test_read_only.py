@@ -9,7 +9,7 @@ import pytest
 
 from rocketstore import MessageStore, verify_store
 from rocketstore.config import StoreConfig
-from rocketstore.errors import ConfigError, NotAStoreError, StoreClosedError
+from rocketstore.errors import ConfigError, NotAStoreError
 from rocketstore.format.file_name import file_name
 from rocketstore.rules.files import FileProblem
 from rocketstore.storage.read_only import ReadOnlyStore
@@ -94,22 +94,6 @@ def test_files_are_opened_for_reading_only_and_never_locked_or_mapped(files, mon
     assert all(flags & os.O_ACCMODE == os.O_RDONLY for _, flags in opened)
     assert not [path for path, _ in opened if path.endswith("/lock")]
     assert set(threading.enumerate()) <= threads
-
-
-def test_a_closed_store_says_so(files):
-    files.put()
-    store = ReadOnlyStore(files.root)
-    store.close()
-    store.close()
-    for question in (
-        lambda: store.get(*QUEUE, 0),
-        lambda: store.get_raw(*QUEUE, 0),
-        lambda: store.find("TopicTest", "k"),
-        lambda: store.by_id("0" * 32),
-        store.queues,
-    ):
-        with pytest.raises(StoreClosedError):
-            question()
 
 
 def test_a_time_alone_is_no_question_to_the_index_but_to_a_queue(files):
