@@ -1,8 +1,7 @@
 """Who is connected: producers and consumers by group, and what each group subscribes to.
 
 Law: a pure table; times are passed in, and nothing is sent from here. A client is known by its
-connection, as in 4.9: it is gone when that is, and from a group of which its heartbeats say nothing
-for `SILENT_MS`.
+connection, as in 4.9: it goes with that, and from a group that it did not name for `SILENT_MS`.
 
 How derived: ProducerManager, ConsumerManager and ConsumerGroupInfo of 4.9.
 """

@@ -33,7 +33,7 @@ WITH_FILTERS_VERSION: Final = 37
 """Brokers from V3_0_11 on send a `RegisterBrokerBody`, older ones their topics alone."""
 
 STRICT_VERSION: Final = 401
-"""Clients from V4_9_4 on get routes as strict JSON, in which all keys are texts."""
+"""Clients from V4_9_4 on get strict JSON; older ones, in Go say, cannot read ids in quotes."""
 
 _ORDER_MESSAGES: Final = "orderMessageEnable"
 _NO_ROUTE: Final = (
@@ -130,7 +130,6 @@ class NameServer:
             return reply(ResponseCode.TOPIC_NOT_EXIST, _NO_ROUTE.format(header.topic))
         if self.order_messages:
             route.order_topic_conf = (self.values.namespace(ORDER_TOPICS) or {}).get(header.topic)
-        # Compatible: older clients, that of Go among them, cannot read ids in quotes.
         is_strict = header.accept_standard_json_only or call.command.version >= STRICT_VERSION
         return answered(body=encode_body(msgspec.to_builtins(route, str_keys=is_strict)))
 

@@ -73,8 +73,7 @@ class Observation:
         if pool is not None:
             told["remainHowManyDataToCommit"] = Size(log.max_offset - last)
         if (room := parts.disk.room(parts.layout.root)) is not None:
-            total, _, writable = room
-            told["commitLogDirCapacity"] = f"Total : {Size(total)}, Free : {Size(writable)}."
+            told["commitLogDirCapacity"] = f"Total : {Size(room[0])}, Free : {Size(room[2])}."
         for kind in parts.kinds.known.values():
             told |= kind.runtime_info(len(parts.kinds.of(kind.name)))
         for service in self._attached.values():

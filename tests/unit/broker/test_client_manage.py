@@ -283,13 +283,11 @@ def test_others_are_told_of_a_client_whose_connection_ends(desk):
 
 def test_client_that_came_back_by_another_connection_is_one_member(desk):
     """Its former connection may be half open: nobody read the queues of a second member."""
-    former, again = Peer(1), Peer(2)
-    for peer in (former, again):
-        body = {"clientID": "c", "consumerDataSet": [{"groupName": "G"}]}
-        assert desk.call(34, None, json.dumps(body).encode(), peer=peer)
-    assert members(desk) == ["c"]
+    former, again = Peer(1), Peer(1)
+    beat(desk, former), beat(desk, again)
+    assert members(desk) == ["c@127.0.0.1:1"]
     desk.table.disconnected(former)
-    assert members(desk) == ["c"]
+    assert members(desk) == ["c@127.0.0.1:1"]
 
 
 def test_silent_client_is_dropped(desk):
@@ -306,19 +304,14 @@ def test_silent_client_is_dropped(desk):
 
 
 def test_group_that_a_client_left_without_a_word_is_let_go_of_alone(desk):
-    def say(*groups: str) -> None:
-        group = {name: [{"groupName": one} for one in groups] for name in ("consumer", "producer")}
-        data = {f"{name}DataSet": some for name, some in group.items()}
-        assert desk.answer(34, None, json.dumps({"clientID": "c", **data}).encode()).code == 0
-
-    say("G", "left")
-    for _ in range(5):
+    for names in (("G", "left"), *[("G",)] * 5):
+        groups = [{"groupName": name} for name in names]
+        said = {"clientID": "c", "consumerDataSet": groups, "producerDataSet": groups}
+        assert desk.answer(34, None, json.dumps(said).encode()).code == 0
         desk.clock.now_ms += 30_000
-        say("G")
         desk.loop.turn()
-    assert (desk.table.clients.consumers.keys(), desk.table.clients.producers.keys()) == (
-        {"G"}, {"G"},
-    )  # fmt: skip
+    known = desk.table.clients
+    assert (*known.consumers, *known.producers) == ("G", "G")
 
 
 def test_producers_take_turns(desk):
