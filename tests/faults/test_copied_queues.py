@@ -161,6 +161,24 @@ def test_a_topic_whose_name_a_copy_had_begins_at_its_first_message(root):
         assert store.max_offset("orders_20240101", 0) == 3
 
 
+@pytest.mark.parametrize(
+    ("source", "copy"), [(0, 1), (1, 0), (1, 3), (4, 2), (2, 4), (1, 5), (0, 7)]
+)
+def test_a_file_of_a_queue_that_was_copied_over_another_one_is_made_again(root, source, copy):
+    with opened(root) as store:
+        put(store, "orders", 300, COUNT)
+    files = sorted((root / "consumequeue/orders/0").iterdir())
+    size = files[0].stat().st_size
+    assert len(files) == 5
+    shutil.copy(files[source], files[0].with_name(f"{copy * size:020}"))
+    with opened(root) as store:
+        found, at = list[int](), 0
+        while (page := store.get("orders", 0, at)).messages:
+            found += [one.queue_offset for one in page.messages]
+            at = page.next_offset
+        assert found == list(range(COUNT + 300))
+
+
 def test_other_copies_are_left_where_they_are(root):
     queues = root / "consumequeue"
     shutil.copytree(queues / "orders" / "0", queues / "orders" / "0.bak")

@@ -97,7 +97,7 @@ class MappedFile:
         self._disk = disk
         self._descriptor: int | None = None
         self._borrowers = 0
-        self._is_closing = False
+        self._is_closing = self._is_over = False
         self._lock = Lock()
         self._shut_down_at_ms: int | None = None
         self._last_mapping: weakref.ref[mmap.mmap] | None = None
@@ -141,6 +141,7 @@ class MappedFile:
                 with system_errors(f"cannot map {self.path}"):
                     mapping = mmap.mmap(descriptor, self.size, mmap.MAP_SHARED, access)
                 self._last_mapping = weakref.ref(mapping)
+                self._close_if_wanted()
         if self.mapped_files is not None:
             self.mapped_files.add(self)
         return mapping
@@ -181,8 +182,7 @@ class MappedFile:
         finally:
             with self._lock:
                 self._borrowers -= 1
-                if self._is_closing and not self._borrowers:
-                    self._close()
+                self._close_if_wanted()
 
     def _opened(self) -> int:
         if self._descriptor is None:
@@ -200,20 +200,22 @@ class MappedFile:
         The mapping keeps its own.
         """
         with self._lock:
-            if self._borrowers:
-                self._is_closing = True
-            else:
-                self._close()
+            self._is_closing = True
+            self._close_if_wanted()
 
-    def _close(self) -> None:
-        descriptor, self._descriptor, self._is_closing = self._descriptor, None, False
-        if descriptor is not None:
-            os.close(descriptor)
+    def _close_if_wanted(self) -> None:
+        if self._is_closing and not self._borrowers:
+            descriptor, self._descriptor, self._is_closing = self._descriptor, None, self._is_over
+            if descriptor is not None:
+                os.close(descriptor)
 
     def read_at(self, position: int, size: int) -> bytes:
         """Return a copy of up to `size` bytes by `pread`, without mapping the file."""
         with self._lock:  # so that it is not closed; borrowing one would take longer than the call
-            return read_at(self._opened(), self.path, position, size)
+            try:
+                return read_at(self._opened(), self.path, position, size)
+            finally:
+                self._close_if_wanted()
 
     def forget(self, start: int) -> None:
         """Drop pages from `start` on that only memory holds: those of read zeros look like data.
@@ -402,8 +404,12 @@ class MappedFile:
         self.unmap()
         return self._last_mapping is not None and self._last_mapping() is not None
 
-    def drop(self) -> None:
-        """Let go of mapping and descriptor; views that readers still have stay valid."""
+    def drop(self, *, for_good: bool = False) -> None:
+        """Let go of mapping and descriptor; views that readers still have stay valid.
+
+        After the last one, `for_good`, a read that it has overtaken keeps no descriptor.
+        """
+        self._is_over |= for_good
         self.unmap()
         self.close_descriptor()
 

@@ -277,4 +277,4 @@ class MappedFileQueue:
     def drop(self) -> None:
         """Let go of all mappings and descriptors."""
         for file in self.files:
-            file.drop()
+            file.drop(for_good=True)

@@ -376,4 +376,4 @@ class IndexService:
         """Let go of all files."""
         self.newest_bytes = np.zeros(0, np.uint8)
         for file in self.files:
-            file.file.drop()
+            file.file.drop(for_good=True)

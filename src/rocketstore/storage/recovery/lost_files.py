@@ -183,7 +183,7 @@ class LostFiles:
 
     def _broken_row(self, queue: ConsumeQueue) -> _LostQueue | None:
         """Judge the sequence of files, and the first and last entry of each."""
-        expected = None
+        expected, heads = None, dict[tuple[int, ...] | None, int]()
         for file in queue.files.files:
             if expected is not None and file.base != expected:
                 return self._lost_from(queue, expected, f"its file {expected:020} is missing")
@@ -197,6 +197,12 @@ class LostFiles:
             if not all(entry is not None and self._is_believable(entry) for entry in entries):
                 reason = f"its file {file.path.name} does not begin and end with entries"
                 return self._lost_from(queue, file.base, reason)
+            # A record has one place: of two files that begin with it, one is a copy.
+            twins = [heads.setdefault(entries[0], file.base), file.base]
+            for base in twins if twins[0] != file.base else ():
+                if base + file.size < queue.next_position and self._is_copy(queue, base):
+                    reason = f"its file {base:020} is a copy of another one"
+                    return self._lost_from(queue, base, reason)
         # Files before the first may be missing although the log still has their records. Retention
         # leaves a first file whose first record has expired, or comes right after one that has; a
         # queue that was made again begins with a filler.
@@ -207,6 +213,11 @@ class LostFiles:
         if entry.physical_offset <= self._log_min or (known is not None and known.first == first):
             return None
         return self._lost_from(queue, queue.files.files[0].base, "")
+
+    def _is_copy(self, queue: ConsumeQueue, position: int) -> bool:
+        number = position // ENTRY_SIZE_BYTES
+        entry = queue.entry(number)
+        return bool(entry and entry.is_message and self._is_elsewhere(queue.key, number, entry))
 
     def _foreign(self, queue: ConsumeQueue) -> _LostQueue | None:
         """Judge whether the queue ends with entries of another store, or of another log.

@@ -262,6 +262,20 @@ def test_dropping_a_file_gives_its_descriptors_back(tmp_path, disk):
     assert open_descriptors(tmp_path) == before
 
 
+def test_a_read_that_the_store_s_close_has_overtaken_leaves_no_descriptor(tmp_path, disk):
+    file = create(tmp_path, disk)
+    file.drop(for_good=True)
+    for _ in range(2):
+        assert file.read_at(0, 1) == b"\0"
+        with file.descriptor() as descriptor, file.descriptor():
+            file.read_at(0, 1)
+            file.close_descriptor()
+            os.fstat(descriptor)
+        assert file.array[0] == 0
+        file.unmap()
+        assert open_descriptors(tmp_path) == 0
+
+
 def test_a_file_is_mapped_while_the_disk_of_another_one_hangs(tmp_path, disk):
     hanging = HeldDisk("open_file")
     hanging.may_go.clear()
