@@ -75,7 +75,7 @@ def test_a_slave_that_becomes_master_delivers_and_commits_what_its_master_did_no
             master.put(Message(topic="T", body=level.encode(), properties={"DELAY": level}))
         ended, left = (master.begin(Message(topic="T", body=body)) for body in (b"a", b"b"))
         master.commit(ended)
-        wait_until(lambda: master.max_offset("T", 0) == 2, "the first one is delivered")
+        wait_until(lambda: master.max_offset("T", 0) >= 2, "the first one is delivered")
         wait_for_slave(master, slave)
     with open_master(tmp_path / "slave", **settings) as promoted:
         assert promoted.commit(ended).status is EndStatus.ENDED_ALREADY
