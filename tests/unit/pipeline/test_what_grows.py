@@ -1,7 +1,9 @@
 """Work grows with what there is and not with its square: files listed and opened, counted."""
 
+import gc
 import json
 import sys
+import tracemalloc
 
 import pyarrow as pa
 import pytest
@@ -160,6 +162,25 @@ def test_each_queue_that_is_named_is_looked_for_a_few_times_however_long_the_log
         calls.append(len(seen))
     # The log has 8 files, and 100 other topics.
     assert calls[2] - calls[1] < 200 * 1000
+
+
+def test_a_stream_holds_no_more_after_some_triggers_and_its_offset_is_small(tmp_path):
+    store = long_queue(tmp_path / "store", 100)  # of few topics, whose names are cached
+    given = {"subscribePattern": "Topic.*", "startingOffsets": "earliest"}
+    reader = StreamRun(store.root, maxOffsetsPerTrigger=2, **given).reader
+    offset, held, moved = reader.initialOffset(), [], 0
+    tracemalloc.start()
+    for number in range(200):  # half of them have something; the benchmark has 10,000
+        begin, offset = offset, reader.latestOffset(offset, reader.getDefaultReadLimit())
+        moved += begin != offset and len(reader.partitions(begin, offset))
+        reader.reportLatestOffset()
+        if number in (20, 90, 199):
+            gc.collect()
+            held.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert moved == 100
+    assert max(held) - held[0] < 20_000
+    assert len(json.dumps(offset)) <= 200
 
 
 def test_tasks_share_what_is_named_and_after_the_last_of_it_have_nothing_of_it(tmp_path):
