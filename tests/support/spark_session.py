@@ -27,6 +27,9 @@ SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.memory": "1g",
     "spark.sql.streaming.stopTimeout": "30s",
+    # After a lost shuffle file (test_rebuild_faults.py) no heartbeat succeeds any more where driver
+    # and executor are one; at the 60th in a row, after ten minutes, the JVM would end.
+    "spark.executor.heartbeat.maxFailures": "1000000",
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": "0",
     # Code that is made for rows of which there are few: to compile it takes longer than to do it.
