@@ -7,7 +7,7 @@ import pytest
 from rocketstore import Message, MessageStore
 from support.both_sides import small_config
 from support.java_store import SMALL_FILES, JavaStore, message_json
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 
@@ -33,10 +33,8 @@ def wait_ours(store: MessageStore, count: int) -> list[bytes]:
 
 
 def wait_java(java: JavaStore, count: int) -> list[dict]:
-    deadline = time.monotonic() + PATIENCE_S
-    while len(found := java.read_queue(TOPIC)) < count and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return found
+    wait_until(lambda: len(java.read_queue(TOPIC)) >= count)
+    return java.read_queue(TOPIC)
 
 
 def test_java_delivers_what_waits_in_our_store_and_we_go_on_after_it(tmp_path):

@@ -1,6 +1,5 @@
 """The genuine Java clients of 4.9.8 and 5.5.0, unchanged, against a broker of ours."""
 
-import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -46,12 +45,8 @@ def client(broker, version):
 
 def wait_for_offsets(broker: Broker, topic: str, group: str, last: dict[int, int]) -> None:
     """Wait until a group has committed what comes after the last messages of queues."""
-    deadline = time.monotonic() + PATIENCE_S
-    kept: dict[int, int] = {}
-    while not all(kept.get(queue_id, 0) > offset for queue_id, offset in last.items()):
-        assert time.monotonic() < deadline, kept
-        time.sleep(0.01)
-        kept = broker.store.consumer_offsets.snapshot().get(f"{topic}@{group}", {})
+    kept = broker.store.consumer_offsets
+    wait_until(lambda: all((kept.get(topic, group, one) or 0) > last[one] for one in last))
 
 
 def bodies(messages: list[dict[str, object]]) -> list[object]:

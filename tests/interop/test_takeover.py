@@ -7,7 +7,6 @@ the one before.
 import json
 import socket
 import threading
-import time
 from collections import Counter
 from typing import Any
 
@@ -25,7 +24,7 @@ from support.java_client import JavaClient, jars
 from support.java_store import require_java
 from support.line_process import CommandFailedError
 from support.name_server import name_server
-from support.patience import PATIENCE_S
+from support.patience import wait_until
 
 pytestmark = [pytest.mark.java]
 
@@ -86,10 +85,8 @@ class Traffic:
 
     def wait_for(self, group: str, *bodies: str, times: int = 1) -> None:
         """Wait until a group was given bodies so often."""
-        until = time.monotonic() + PATIENCE_S
-        while missing := [one for one in bodies if self.taken(group)[one] < times]:
-            assert time.monotonic() < until, f"{group} was never given {missing[:9]}"
-            time.sleep(0.02)
+        wanted = Counter(dict.fromkeys(bodies, times))
+        wait_until(lambda: wanted <= self.taken(group), f"{group} is given {bodies[:9]}")
 
     def end(self) -> None:
         """Send no more."""

@@ -19,9 +19,9 @@ from support.java_batch_store import PROJECT
 from support.java_program import OPEN, JavaProgram, class_path
 from support.java_store import DISK_MAY_BE_FULL, SMALL_FILES, CommandFailedError
 from support.line_process import InHome
+from support.patience import wait_until
 
 NEWER_PROJECT = PROJECT / "newer"
-PATIENCE_S = 60
 
 SETTINGS = {
     **SMALL_FILES,
@@ -99,13 +99,6 @@ class NewerBroker(InHome):
             if not page["bodies"]:
                 return bodies
 
-    def wait(self, is_so: Callable[[], bool]) -> None:
-        """Wait until the broker has come so far."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not is_so():
-            assert time.monotonic() < deadline, self._process.stderr_tail()
-            time.sleep(0.02)
-
     def let_close(self) -> None:
         """Begin to shut the broker down in order; it mostly sleeps, and another may be opened."""
         self.ask("close")
@@ -135,7 +128,7 @@ def files(broker: NewerBroker, path: Path) -> dict[str, Any]:
     for number in range(3):
         broker.put("lights", b"light %d" % number, **lights)
     broker.put(ORDERS, b"later", 0, DELAY="1")
-    broker.wait(lambda: broker.read(ORDERS)[-1] == b"later")
+    wait_until(lambda: broker.read(ORDERS)[-1] == b"later")
     broker.put(ORDERS, b"in two hours", 0, DELAY="18")
     broker.ask("offset", group=GROUP, topic=ORDERS, offset=50)
     broker.ask("confirm", confirmed=12345, flushed=6789)
@@ -161,7 +154,7 @@ def timers(broker: NewerBroker, path: Path) -> dict[str, Any]:
     broker.put(ORDERS, b"soon", TIMER_DELAY_MS="2500")
     broker.put(ORDERS, b"tomorrow", TIMER_DELAY_SEC="86400")
     broker.put(ORDERS, b"in two days", TIMER_DELAY_SEC="172000")
-    broker.wait(lambda: broker.read(ORDERS) == [b"soon"])
+    wait_until(lambda: broker.read(ORDERS) == [b"soon"])
     time.sleep(2)  # the checkpoint of the timers is written every second
     broker.let_close()
     return {}
@@ -171,7 +164,7 @@ def delivered_timers(broker: NewerBroker, path: Path) -> dict[str, Any]:
     """A message with a time of its own that was delivered."""
     broker.open(path, timerWheelEnable="true")
     broker.put(ORDERS, b"soon", TIMER_DELAY_MS="1500")
-    broker.wait(lambda: broker.read(ORDERS) == [b"soon"])
+    wait_until(lambda: broker.read(ORDERS) == [b"soon"])
     time.sleep(2)
     broker.let_close()
     return {}
@@ -199,16 +192,16 @@ def pops(broker: NewerBroker, path: Path) -> dict[str, Any]:
     """Three messages that a client of POP took and did not acknowledge."""
     has_come = _popped(broker, path)
     broker.ask("stopReviving")
-    broker.wait(has_come)
+    wait_until(has_come)
     broker.let_close()
     return {}
 
 
 def revived_pops(broker: NewerBroker, path: Path) -> dict[str, Any]:
     """The same, after they were put into the retry topic of the group."""
-    broker.wait(_popped(broker, path))
+    wait_until(_popped(broker, path))
     retry = f"%RETRY%{GROUP}_{ORDERS}"
-    broker.wait(lambda: len(broker.read(retry)) == 3)
+    wait_until(lambda: len(broker.read(retry)) == 3)
     time.sleep(3)
     broker.let_close()
     return {"retry": retry}
@@ -222,7 +215,7 @@ def rocksdb(broker: NewerBroker, path: Path) -> dict[str, Any]:
     for number in range(30):
         broker.put(ORDERS, b"%d" % number, number % 3, KEYS=f"k{number}")
     broker.ask("offset", group=GROUP, topic=ORDERS, offset=5)
-    broker.wait(lambda: len(broker.read(ORDERS)) == 10)
+    wait_until(lambda: len(broker.read(ORDERS)) == 10)
     broker.let_close()
     return {}
 
@@ -247,7 +240,7 @@ def compaction(broker: NewerBroker, path: Path) -> dict[str, Any]:
     for number in range(60):
         broker.put("states", b"%d" % number, KEYS=f"k{number % 5}")
     position = path / "compaction" / "position-checkpoint"
-    broker.wait(lambda: position.exists() and "states_0" in position.read_text())
+    wait_until(lambda: position.exists() and "states_0" in position.read_text())
     broker.let_close()
     return {}
 
