@@ -152,19 +152,17 @@ class Scrubber:
         except FileNotFoundError:  # retention was faster
             pass
         else:
-            self._mark_unreadable(found, file, source)
+            self._mark_bad(found, file, source)
             self._enter(file.base, end, found)
         yield max(end - reached, 0)
 
-    def _mark_unreadable(
-        self, found: list[DamagedRange], file: LogFile, source: _FileBytes
-    ) -> None:
+    def _mark_bad(self, found: list[DamagedRange], file: LogFile, source: _FileBytes) -> None:
         """Name what the disk could not read: zeros stood for it, and may have been no damage."""
         why = {"reason": "unreadable", "evidence": source.evidence}
         for start, stop in runs.pairs(runs.joined([source.unreadable]) + file.base):
             hit = [one for one in found if one.physical_offset < stop and start < one.stop]
-            hit = hit or [self._found(str(file.path), start, stop - start, "", "")]
             found[:] = [one for one in found if one not in hit]
+            hit = hit or [self._found(str(file.path), start, stop - start, "", "")]
             found += [msgspec.structs.replace(one, **why) for one in hit]
 
     def _found(self, file: str, at: int, size: int, reason: str, evidence: str) -> DamagedRange:

@@ -16,7 +16,8 @@ from rocketstore.errors import ConfigError, StoreError
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, file_name
 from rocketstore.format.record import RECORD_MAGICS
 from rocketstore.message import BORN_HOST_V6_FLAG
-from rocketstore.places.files import files_at, offset_files, read_part, subdirectories
+from rocketstore.places.files import files_at, offset_files, read_part
+from rocketstore.places.queue_files import files_of, list_queues
 from rocketstore.places.stores import StorePlace
 from rocketstore.rules.files import lost_log
 
@@ -75,10 +76,8 @@ def segments_of_job(store: StorePlace) -> list[Segment]:
     """Return `list_segments`; raise where queues have files and the log has none."""
     if segments := list_segments(store):
         return segments
-    files, root = files_at(store.location)
-    topics = subdirectories(files, f"{root.rstrip('/')}/{CONSUME_QUEUE_DIRECTORY}")
-    queues = (queue.path for topic in topics for queue in subdirectories(files, topic.path))
-    is_lost = any(offset_files(files.list(queue)) for queue in queues)
+    queues = list_queues(store.location)
+    is_lost = any(files_of(store.location, CONSUME_QUEUE_DIRECTORY, queue) for queue in queues)
     segments = list_segments(store)  # a writer makes its first file before that of a queue
     if is_lost and not segments:
         raise lost_log(store.location)

@@ -647,37 +647,30 @@ def test_an_attempt_that_dies_leaves_what_no_store_has(tmp_path, store, archive_
     assert sorted(path.name for path in (tmp_path / "back").iterdir()) == ["commitlog"]
 
 
-@pytest.mark.parametrize("step", ["ftruncate", "pwrite", "fsync"])
-def test_a_full_disk_is_named_and_leaves_nothing(tmp_path, archive_of, monkeypatch, step):
+@pytest.mark.parametrize(
+    ("step", "is_late", "what"),
+    [
+        *((step, False, "was restored") for step in ("ftruncate", "pwrite", "fsync")),
+        ("posix_fallocate", False, "of this run counts"),  # of its queues' files
+        ("fsync", True, "of this run counts"),  # of its name
+    ],
+)
+def test_a_full_disk_is_named_and_leaves_nothing(
+    tmp_path, archive_of, monkeypatch, step, is_late, what
+):
+    archive, genuine = archive_of(), getattr(os, step)
 
-    archive = archive_of()
-
-    def full(*_):
+    def full(descriptor, *rest):
+        if is_late and Path(f"/proc/self/fd/{descriptor}").readlink() != tmp_path:
+            return genuine(descriptor, *rest)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    monkeypatch.setattr(rebuild_job, "LogRows", RowsHere)
     with monkeypatch.context() as patched:
         patched.setattr(os, step, full)
-        with pytest.raises(StoreFullError, match="No space left on device; nothing was restored"):
-            restored(archive, tmp_path / "back")
-    assert not any(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("step", ["its queues", "its name"])
-def test_a_restore_that_fails_after_its_log_speaks_of_itself(
-    tmp_path, archive_of, monkeypatch, step
-):
-    archive, genuine = archive_of(), os.fsync
-
-    def full(descriptor, *_):
-        if step == "its queues" or Path(f"/proc/self/fd/{descriptor}").readlink() == tmp_path:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        genuine(descriptor)
-
-    monkeypatch.setattr(rebuild_job, "LogRows", RowsHere)
-    monkeypatch.setattr(os, "posix_fallocate" if step == "its queues" else "fsync", full)
-    said = "No space left on device; nothing of this run counts; make room and run it again"
-    with pytest.raises(StoreFullError, match=said):
-        restored(archive, tmp_path / "back", log_only=step == "its name")
+        said = f"No space left on device; nothing {what}; make room and run it again"
+        with pytest.raises(StoreFullError, match=said):
+            restored(archive, tmp_path / "back", log_only=step != "posix_fallocate")
     assert not any(tmp_path.iterdir())
 
 
