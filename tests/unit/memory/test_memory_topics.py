@@ -47,7 +47,7 @@ def open_memory(
     root: Path, *topics: str, clock: Any = None, threads: bool = False, **settings: Any
 ) -> MessageStore:
     mark(root, *(topics or (CACHE, OTHER)))
-    config = StoreConfig.small(memory_topic_enable=True, **settings)
+    config = StoreConfig.small(memory_topic_enable=True, store_host="10.0.0.7:10911", **settings)
     return MessageStore.open(root, config, clock=clock or Clock(), threads=threads)
 
 

@@ -1,5 +1,6 @@
 """Settings reach the part that they are about."""
 
+import shutil
 import threading
 
 import pytest
@@ -175,11 +176,14 @@ def test_recovery_goes_by_its_policy_and_looks_at_checksums_unless_told_otherwis
     data = bytearray(path.read_bytes())
     data[results[1].physical_offset + 90] ^= 0xFF  # inside the body
     path.write_bytes(data)
+    shutil.rmtree(root / "consumequeue")
     with open_small(root, recovery_policy=policy, check_crc_on_recover=check_crc) as store:
         intact = store.max_physical_offset
+        entered = [entry.is_message for _, entry in store.queue_entries(TOPIC, 0)]
     end = results[2].physical_offset + results[2].size
     cut = results[0].size if policy is RecoveryPolicy.COMPATIBLE and check_crc else end
     assert intact == cut
+    assert entered == [True, not check_crc, True][: 3 if cut == end else 1]
 
 
 def java_log(root, **fields):

@@ -239,7 +239,7 @@ def test_an_immune_message_lets_others_pass_and_its_checks_are_not_counted(store
 
 
 def test_a_copy_that_another_host_puts_is_shown_with_that_host(stores):
-    stores.store.begin(MESSAGE, 3)
+    half = stores.store.begin(MESSAGE, 3)
     stores.config = msgspec.structs.replace(CONFIG, store_host="10.0.0.7:10911")
     stores.reopen(killed=False)
     producer = Producer()
@@ -247,6 +247,8 @@ def test_a_copy_that_another_host_puts_is_shown_with_that_host(stores):
     [shown], copy = producer.asked, halves(stores.store)[-1]
     assert shown.store_host == copy.store_host == "10.0.0.7:10911"
     assert shown.message_id == copy.message_id
+    assert stores.store.commit(half).status is EndStatus.COMMITTED
+    assert {one.store_host for one in all_of(stores.store, OP)} == {"10.0.0.7:10911"}
 
 
 def test_a_producer_that_fails_is_asked_again(stores):

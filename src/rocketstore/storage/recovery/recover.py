@@ -309,7 +309,6 @@ class _Recovery:
             end = survey.end
             # Leftovers of an old log were never records of this one, so they are no damage.
             damaged = [ByteRange(one.start, one.stop) for one in survey.damage if one.start < end]
-            damaged += [ByteRange(*hole) for hole in survey.holes]
             leftovers = [ByteRange(chain.start, chain.stop) for chain in survey.leftovers]
         self._cut(end, leftovers)
         if leftovers:
