@@ -82,11 +82,9 @@ def _masks(
 
 
 def _chosen(by: ReadOptions, broker: str, topics: Texts, of_each: OfEach) -> BoolArray:
-    if by.queues is None:
+    if (places := by.queues) is None:
         return _passing(*topics, by.wants_topic)
-    places = by.queues
-    found: BoolArray = of_each(lambda key: any(one in places for one in _places(key, broker))) > 0
-    return found
+    return of_each(lambda key: any(one in places for one in _places(key, broker))) > 0
 
 
 def _places(key: QueueKey, broker: str) -> list[QueuePlace]:

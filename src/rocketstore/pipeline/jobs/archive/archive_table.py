@@ -86,6 +86,7 @@ STATISTICS: Final = {
 
 _FOR_TERMINALS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 _NEXT: Final = "see that there is room, and that this user may write there; then run it again"
+_LEFT: Final = "VACUUM removes what this run wrote and no version names"
 _UNREADABLE: Final = "see that this user may read it and that its disk is there; then run it again"
 
 BATCH_BYTES: Final = 4 * MiB
@@ -317,12 +318,11 @@ class Archive:
                 f"{self.location}: broker {broker} was archived by another process at the same "
                 f"time, so nothing of this run counts: {error}",
                 hint="let one process archive a broker; what this run would have archived comes "
-                "with the next one",
+                f"with the next one, and {_LEFT}",
             ) from error
         except (DeltaError, OSError) as error:
-            raise ArchiveError(
-                f"{self.location} cannot be committed to: {_said(error)}", hint=_NEXT
-            ) from error
+            what = f"{self.location} cannot be committed to: {_said(error)}"
+            raise ArchiveError(what, hint=f"{_NEXT}; {_LEFT}") from error
 
 
 def _said(error: Exception) -> str:
