@@ -311,6 +311,13 @@ def test_value_that_contains_itself_is_not_written():
         dumps(loop)
 
 
+@pytest.mark.parametrize("last", ["consumerOffset.json", "lmqConsumerOffset.json"])
+def test_of_two_files_of_offsets_that_counts_which_was_changed_last_if_only_its_backup(last):
+    files = {"consumerOffset.json": 5, "lmqConsumerOffset.json": 5}
+    for changed in (files | {last: 6}, files | {f"{last}.bak": 6}, {f"{last}.bak": 6}):
+        assert metadata_json.offset_tables_by_age(changed)[0] == last
+
+
 def test_page_lists_every_field_with_its_default():
     rows = {
         (row["table"], row["key"]): row["default"]
