@@ -6,7 +6,6 @@ and executors that are killed: test_cluster.py.
 
 import contextlib
 import os
-import threading
 import time
 from pathlib import Path
 
@@ -32,59 +31,45 @@ def store(tmp_path):
     return tmp_path / "store"
 
 
-def lose(path):
-    path.unlink()
+SPOILS = {"lost": os.unlink, "cut off": lambda path: os.truncate(path, path.stat().st_size // 2)}
 
 
-def cut_off(path):
-    os.truncate(path, path.stat().st_size // 2)
-
-
-@pytest.mark.parametrize("spoil", [lose, cut_off])
+@pytest.mark.parametrize("how", SPOILS)
 def test_a_shuffle_file_that_is_gone_is_made_again_and_one_that_is_cut_off_is_noticed(
-    spark, store, tmp_path, monkeypatch, spoil
+    spark, store, tmp_path, monkeypatch, how
 ):
     expected = queues_and_index(store)
-    spoiled, mark = [], tmp_path / "spoiled"
+    spoil, spoiled = SPOILS[how], tmp_path / "spoiled"
+    top, files = Path(spark.sparkContext.getConf().get("spark.local.dir")), "*/*/shuffle_*.data"
+    before, until = set(), time.monotonic() + PATIENCE_S
 
-    def wait(batches):
-        """Let one task end, and with it the stage, only when the file of another is spoiled."""
+    def spoil_another(batches):
+        """Spoil the file of another task before this one ends, and with it the stage."""
         yield from batches
-        until = time.monotonic() + PATIENCE_S
-        while TaskContext.get().partitionId() == 0 and not mark.exists():
-            assert time.monotonic() < until, "nothing is spoiled"
-            time.sleep(0.01)
+        while TaskContext.get().partitionId() == 0 and not spoiled.exists():
+            assert time.monotonic() < until, "no other task has a file"
+            for path in list(set(top.glob(files)) - before)[:1]:
+                spoil(path)
+                spoiled.touch()
 
     class Losing(rebuild_job.LogRows):
         def write(self, *what):
-            before, is_over, rows = shuffle_files(spark), threading.Event(), self._rows
-            self._rows = rows.mapInArrow(wait, rows.schema)
-
-            def spoil_the_first():
-                while not spoiled and not is_over.wait(0.001):
-                    for path in shuffle_files(spark) - before:
-                        spoil(path)
-                        spoiled.append(path)
-                        mark.touch()
-                        break
-
-            thread = threading.Thread(target=spoil_the_first)
-            thread.start()
+            rows = self._rows
+            before.update(top.glob(files))
+            self._rows = rows.mapInArrow(spoil_another, rows.schema)
             try:
                 return super().write(*what)
             finally:
                 self._rows = rows
-                is_over.set()
-                thread.join()
 
     monkeypatch.setattr(rebuild_job, "LogRows", Losing)
     # Spark takes a file that ends early for a shorter one, where no compressed block is torn.
-    with contextlib.nullcontext() if spoil is lose else contextlib.suppress(StoreDamagedError):
+    with contextlib.nullcontext() if how == "lost" else contextlib.suppress(StoreDamagedError):
         assert pipeline.rebuild(spark, store, max_split_bytes=SPLIT_BYTES).entry_count == 500
-    assert spoiled
+    assert spoiled.exists()
     assert queues_and_index(store) == expected
     assert not (store / "rebuild").exists()
-    if spoil is lose:
+    if how == "lost":
         assert retried_stages(spark)
 
 
@@ -96,8 +81,3 @@ def retried_stages(spark):
         for stage in tracker.getJobInfo(job).stageIds
     ]
     return [one for one in stages if one is not None and one.currentAttemptId > 0]
-
-
-def shuffle_files(spark):
-    top = Path(spark.sparkContext.getConf().get("spark.local.dir"))
-    return set(top.glob("blockmgr-*/*/shuffle_*.data"))
