@@ -22,6 +22,7 @@ from rocketstore.format.stored_message import inflated
 from rocketstore.message import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, COMPRESSION_TYPE_ZLIB
 from rocketstore.pipeline.columns import BODY, BROKER_NAME, HEADERS, PROPERTIES, TABLES
 from rocketstore.pipeline.options import ANY_BROKER, QueuePlace, ReadOptions
+from rocketstore.pipeline.queues import is_chosen
 from rocketstore.rules.batch_entries import queue_stops
 from rocketstore.scan.arrow import distinct, key_lists, property_maps, timestamps, to_arrow
 from rocketstore.scan.columns import CallsFor, Column, RecordColumns
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     Texts = tuple[list[str], Int64Array]
     QueueRanges = Mapping[QueueKey, range]
-    OfEach = Callable[[Callable[[QueueKey], int]], Int64Array]
 
 
 VALUE: Final = "value"
@@ -66,9 +66,9 @@ def _masks(
     yield columns.call_for(CallsFor.ENTRY)
     topics = distinct(columns, "topic")
     of_each = partial(_of_each, columns, topics)
-    chosen = [_chosen(one, broker, topics, of_each) for one in (options, *options.had)]
-    yield chosen[0]
-    yield from (~mask for mask in chosen[1:])
+    yield _passing(*topics, options.wants_topic)
+    if options.had or options.queues is not None:
+        yield of_each(lambda key: is_chosen(options, broker, key)) > 0
     if since := options.starting_times_ms:
         yield columns.store_timestamp >= of_each(lambda key: _given(since, key, broker, _LEAST))
     if until := options.ending_times_ms:
@@ -81,19 +81,10 @@ def _masks(
         yield (queue_stops(columns) >= least) & (columns.queue_offset <= last)
 
 
-def _chosen(by: ReadOptions, broker: str, topics: Texts, of_each: OfEach) -> BoolArray:
-    if (places := by.queues) is None:
-        return _passing(*topics, by.wants_topic)
-    return of_each(lambda key: any(one in places for one in _places(key, broker))) > 0
-
-
-def _places(key: QueueKey, broker: str) -> list[QueuePlace]:
-    return [QueuePlace(key.topic, one, key.queue_id) for one in (broker, ANY_BROKER)]
-
-
 def _given(numbers: Mapping[QueuePlace, int], key: QueueKey, broker: str, default: int) -> int:
     """Return what is given for a queue of a broker, by that broker's name or for any."""
-    return next((numbers[one] for one in _places(key, broker) if one in numbers), default)
+    places = (QueuePlace(key.topic, one, key.queue_id) for one in (broker, ANY_BROKER))
+    return next((numbers[one] for one in places if one in numbers), default)
 
 
 def _of_each(

@@ -56,7 +56,8 @@ def job_options(location: str, config: StoreConfig | None, max_split_bytes: int)
 def chosen_queues(store: StorePlace, options: ReadOptions, *directories: str) -> list[QueueKey]:
     """Return the queues that the options choose and that lie in one of some directories."""
     listed = (list_queues(store.location, one, options.wants_topic) for one in directories)
-    return sorted({key for keys in listed for key in keys if is_chosen(options, store, key)})
+    keys, broker = itertools.chain.from_iterable(listed), store.broker_name
+    return sorted({key for key in keys if is_chosen(options, broker, key)})
 
 
 def choosing(read: ReadOptions, choices: Sequence[Mapping[str, str] | None]) -> ReadOptions:
@@ -72,14 +73,14 @@ def choosing(read: ReadOptions, choices: Sequence[Mapping[str, str] | None]) -> 
     return replace(found[0], had=tuple(found[1:]))
 
 
-def is_chosen(options: ReadOptions, store: StorePlace, key: QueueKey) -> bool:
-    """Whether a queue is among those that the options choose."""
-    if any(is_chosen(one, store, key) for one in options.had):
+def is_chosen(options: ReadOptions, broker: str, key: QueueKey) -> bool:
+    """Whether a queue of a broker is among those that the options choose."""
+    if any(is_chosen(one, broker, key) for one in options.had):
         return False
     if options.queues is None:
         return options.wants_topic(key.topic)
-    brokers = (ANY_BROKER, store.broker_name)
-    return any(QueuePlace(key.topic, one, key.queue_id) in options.queues for one in brokers)
+    places = (QueuePlace(key.topic, one, key.queue_id) for one in (ANY_BROKER, broker))
+    return any(one in options.queues for one in places)
 
 
 def chosen_stores(options: ReadOptions) -> list[StorePlace]:
@@ -118,7 +119,8 @@ def lost_queues(
         count = min(max(one.read_queue_nums, one.write_queue_nums), MOST_QUEUES)
         said |= {QueueKey(name, number) for number in range(count)}
     lost = (said | (known or set())).difference(there)
-    return ", ".join(str(key) for key in sorted(lost) if is_chosen(options, store, key))
+    chosen = (one for one in sorted(lost) if is_chosen(options, store.broker_name, one))
+    return ", ".join(map(str, chosen))
 
 
 def check_none_lost(store: StorePlace, options: ReadOptions, there: Iterable[QueueKey]) -> None:

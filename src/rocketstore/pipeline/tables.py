@@ -427,7 +427,7 @@ def _consumers(store: StorePlace, options: ReadOptions, schema: Schema) -> Itera
     end_of = cache(lambda key: queue_of(key).max_offset)
     rows = []
     for group, key, offset in table.rows():
-        if queues.is_chosen(options, store, key):
+        if queues.is_chosen(options, store.broker_name, key):
             end = end_of(key)
             lag = None if offset < 0 else end - offset
             rows.append((group, *key, offset, end, lag, store.broker_name))

@@ -330,5 +330,4 @@ class LiveLog:
                 stored = stop_of(self.store.location, one.path, one.size)
                 data_stop = min(stored, last + LOOK_BYTES)
                 own = ranges if max(start, one.base) < until else {}
-                split = SplitTask(self.store, one, first, last, own, data_stop)
-                yield split._replace(choices=goal.choices)
+                yield SplitTask(self.store, one, first, last, own, data_stop, choices=goal.choices)

@@ -138,7 +138,7 @@ class LiveQueues(LiveLog):
         What has no entry yet, a look at the log has to tell.
         """
         had = choosing(self.options, [before])
-        added = [one for one in self.queues if not is_chosen(had, self.store, one.key)]
+        added = [one for one in self.queues if not is_chosen(had, self.store.broker_name, one.key)]
         spans = (one.pointing_into(self.start, begin.offset) for one in added)
         has_some = any(first < last for first, last in spans)
         offset = self.start if has_some else self._dispatched(self.start, begin.offset)

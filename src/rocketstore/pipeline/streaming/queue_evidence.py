@@ -56,7 +56,7 @@ class QueueEvidence:
         guests = [
             (self._code(topic) << 32 | queue_id, offset)
             for _, topic, queue_id, offset in extra_entries(columns)
-            if is_chosen(self._options, self._task.store, QueueKey(topic, queue_id))
+            if is_chosen(self._options, self._task.store.broker_name, QueueKey(topic, queue_id))
         ]
         guests_found = np.array(guests, np.int64).reshape(-1, 2).T
         self._stated += [np.stack([keys, wanted.queue_offset]), guests_found]
