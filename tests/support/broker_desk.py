@@ -137,7 +137,9 @@ class Desk:
         self.topics = Topics(
             self.settings, known, self.groups, self.told.note_change, self.loop, self.clock
         )
-        self.table = BrokerTable(self.store, self.settings, self.topics, self.loop, self.told)
+        self.table = BrokerTable(
+            self.store, self.settings, self.topics, self.loop, self.told, self.clock
+        )
         self.totals = Totals()
         self.peer = Peer()
 

@@ -53,7 +53,7 @@ SAID = {
     "how-it-works/broker": (
         f"has more than {MOST_IN_A_TURN_BYTES // KiB} KiB to go through",
         f"there are at most {MOST_LOCKS:,} ",
-        f"nothing for {SILENT_MS // 1000} s is dropped",
+        f"that it has not named for {SILENT_MS // 1000} s",
         f"a check for that runs every {CLIENTS_S:.0f} s",
         f"name servers, each of which has {UNREGISTER_MS:,} ms to answer",
     ),

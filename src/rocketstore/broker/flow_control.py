@@ -18,6 +18,8 @@ from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rocketstore.broker.settings import BrokerSettings
     from rocketstore.broker.topics import Topics
     from rocketstore.remoting.requests import Call
@@ -26,8 +28,10 @@ if TYPE_CHECKING:
 class FlowControl:
     """Knows how long each kind of request may wait."""
 
-    def __init__(self, settings: BrokerSettings, topics: Topics) -> None:
-        self._topics = topics
+    def __init__(
+        self, settings: BrokerSettings, topics: Topics, monotonic: Callable[[], int]
+    ) -> None:
+        self._topics, self._monotonic = topics, monotonic
         self._most_ms: dict[int, int] = {}
         if settings.broker_fast_failure_enable:
             send_ms = settings.wait_time_mills_in_send_queue
@@ -46,7 +50,7 @@ class FlowControl:
         """Return the refusal of a call that waited too long, with so many others, if it did."""
         most_ms = self._most_ms.get(call.command.code)
         since_ms = max(call.received_ms, self._topics.made_ms)
-        if most_ms is None or (waited_ms := self._topics.monotonic() - since_ms) < most_ms:
+        if most_ms is None or (waited_ms := self._monotonic() - since_ms) < most_ms:
             return None
         return reply(
             ResponseCode.SYSTEM_BUSY,

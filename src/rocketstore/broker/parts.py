@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class Parts(NamedTuple):
     loop: Loop
     registration: Registration
     flow: FlowControl
+    monotonic: Callable[[], int]
 
 
 class Part:
@@ -31,5 +33,4 @@ class Part:
 
     def __init__(self, parts: Parts) -> None:
         self._store, self._settings, self._topics, self._clients = parts[:4]
-        self._loop, self._registration, self._flow = parts[4:]
-        self._monotonic = parts.topics.monotonic
+        self._loop, self._registration, self._flow, self._monotonic = parts[4:]

@@ -88,7 +88,7 @@ class Pulling(Part):
         self._is_listening = self._ends = False
         self._due = loop.paced(DISPATCH_S, store.dispatching.turn)
         self.held = HeldPulls()
-        self.given = GivenCounts(parts.topics.monotonic)
+        self.given = GivenCounts(parts.monotonic)
         loop.every(SWEEP_S, self.sweep)
         loop.every(LOOK_MS / 1000, self.listen_no_more)
         loop.every(SAMPLE_MS / 1000, self.given.sample)

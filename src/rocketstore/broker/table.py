@@ -25,9 +25,10 @@ from rocketstore.native.sends import SendReader
 from rocketstore.remoting.codes import Language
 from rocketstore.remoting.command import Command, HeaderKind
 from rocketstore.remoting.requests import RequestTable
+from rocketstore.units import awake_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rocketstore.broker.loop import Loop
     from rocketstore.broker.registration import Registration
@@ -46,12 +47,12 @@ class BrokerTable(RequestTable):
 
     def __init__(
         self, store: MessageStore, settings: BrokerSettings, topics: Topics, loop: Loop,
-        registration: Registration,
+        registration: Registration, monotonic: Callable[[], int] = awake_ms,
     ) -> None:  # fmt: skip
         self._store, self._topics = store, topics
-        self._flow = flow = FlowControl(settings, topics)
+        self._flow = flow = FlowControl(settings, topics, monotonic)
         self.clients = Clients()
-        parts = Parts(store, settings, topics, self.clients, loop, registration, flow)
+        parts = Parts(store, settings, topics, self.clients, loop, registration, flow, monotonic)
         self.pulling = pulling = Pulling(parts)
         manage = ClientManage(parts)
         others = (Sending, GivingBack, Offsets, QueueLocks, Queries, TransactionEnds)

@@ -128,7 +128,7 @@ class Topics:
         self.table = table
         self.get = table.get
         self.groups = groups
-        self._changed, self._loop, self.monotonic = changed, loop, monotonic
+        self._changed, self._loop, self._monotonic = changed, loop, monotonic
         self._waiting: list[tuple[Unmade, Callable[[], object]]] = []
         self.made_ms, self.is_made = 0, False
         self.trouble: Exception | None = None
@@ -154,7 +154,7 @@ class Topics:
         if topics := [one for one in wanted if isinstance(one, TopicConfig)]:
             self.table.settle(*topics)
             self._changed()
-        self.made_ms = self.monotonic()
+        self.made_ms = self._monotonic()
 
     def wait(self, unmade: Unmade, go_on: Callable[[], object]) -> None:
         """Go on when something was made: after this turn, with all else that it brings."""
@@ -174,7 +174,7 @@ class Topics:
         for _, go_on in waiting:
             go_on()
         self.is_made, self.trouble = False, None
-        self.made_ms = self.monotonic()
+        self.made_ms = self._monotonic()
 
     def for_send(
         self, topic: str, template: str | None, queue_count: int, *, is_unit: bool
