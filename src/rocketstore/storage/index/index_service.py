@@ -230,7 +230,11 @@ class IndexService:
             self.newest_bytes = newest.array
             return self.files[-1]
         if self._under_way is not None and self._under_way not in (f.file.path for f in self.files):
-            self.disk.unlink(self._under_way)  # an interrupt ended the call that made it
+            # An interrupt ended the call that made it.
+            for left in [one for one in self._unflushed if one.file.path == self._under_way]:
+                left.file.destroy(0, now_ms=self.clock())  # so that a flush beside it lets it go
+                self._unflushed.pop(left)
+            self.disk.unlink(self._under_way)
         name = next_index_file_name(self.clock(), self.tz, self._newest_name)
         self._under_way = path = self.directory / name
         size = self.layout.size_bytes
