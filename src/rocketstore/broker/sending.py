@@ -162,7 +162,10 @@ class Sending(Part):
             answer = failure(error, call)
         if isinstance(answer, Later):
             return answer
-        return self._answer_late(call, answer, is_new=self._topics.is_made)
+        if self._topics.is_made:
+            return self._answer_late(call, answer, is_new=True)
+        answer.fields = answer.fields or self._always
+        return answer
 
     def _answered(self, header: AnySend, call: Call) -> Command | Later:
         topic = self._topic_of(header, call)

@@ -165,8 +165,9 @@ class Topics:
     def make(self) -> None:
         """Make what is waited for; of two of one name, the first."""
         waiting, self._waiting = self._waiting, []
+        wanted = [one for unmade, _ in reversed(waiting) for one in unmade.args]
         try:
-            if wanted := [one for unmade, _ in reversed(waiting) for one in unmade.args]:
+            if wanted:
                 self.settle(*wanted)
         except Exception as error:  # noqa: BLE001 - each that waits is told
             self.trouble = error
@@ -174,7 +175,8 @@ class Topics:
         for _, go_on in waiting:
             go_on()
         self.is_made, self.trouble = False, None
-        self.made_ms = self._monotonic()
+        if wanted:
+            self.made_ms = self._monotonic()
 
     def for_send(
         self, topic: str, template: str | None, queue_count: int, *, is_unit: bool

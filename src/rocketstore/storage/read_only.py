@@ -241,7 +241,8 @@ def _observed_sizes(layout: StoreLayout, config: StoreConfig, log: PreadLog) -> 
     keys, queues = log.queues.keys()[:LOOKED_AT_QUEUES], list[PreadFiles]()
     for key in keys:
         with contextlib.suppress(SystemRefusedError):  # a get of another one does not need it
-            queues += [queue.files for queue in [log.queues.get(key)] if queue is not None]
+            if (queue := log.queues.get(key)) is not None:
+                queues.append(queue.files)
     is_lost = not log.files.files and any(files.files for files in queues)
     # Or a writer has made the first file since the log was listed, and then a queue's.
     if is_lost and not log.files.refresh():
