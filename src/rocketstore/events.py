@@ -28,6 +28,7 @@ NEXT: Final = {
     "broker.failed": "the broker goes on; if files are short, raise their limit (ulimit -n)",
     "broker.no_vip_port": "free the port two below, or switch off vipChannelEnabled in old clients",
     "broker.not_registered": "tried again every period; see that it runs and is reached from here",
+    "broker.renamed": "if it comes again and again, two brokers tell this address: set brokerIP1",
     "broker.replaced": "if it comes again and again, two brokers have this name: rename one",
     "broker.silent": "clients are not sent there any more; see whether that broker runs",
     "consume.offset_moved": "the group goes on at next_offset; if too old, raise fileReservedTime",

@@ -57,14 +57,13 @@ class RouteTable:
         name, address = header.broker_name, header.broker_addr
         broker = self._brokers.setdefault(name, BrokerData({}, name, header.cluster_name))
         broker.cluster = header.cluster_name
-        for broker_id in _ids(broker, address) - {header.broker_id}:
-            del broker.broker_addrs[broker_id]  # a slave that became master, say
         table = body.topic_config_serialize_wrapper or TopicTable()
         version = table.data_version or DataVersion()
         is_new = header.broker_id not in broker.broker_addrs or self.version_of(address) != version
-        # Compatible: a topic that the broker has no more stays until it is deleted here.
+        # Compatible: a topic that the broker has no more stays until it is deleted here. One that
+        # is not known is taken: a broker that makes a topic tells of that alone, by its new version.
         for one in table.topic_config_table.values() if header.broker_id == MASTER_ID else ():
-            if is_new:
+            if is_new or name not in self._topics.get(one.topic_name, ()):
                 self._topics.setdefault(one.topic_name, {})[name] = QueueData(
                     name, one.perm, one.read_queue_nums, one.topic_sys_flag, one.write_queue_nums
                 )
@@ -72,6 +71,7 @@ class RouteTable:
         if former != address and former in self._live:
             _log.warning("broker.replaced", name=name, former=former, address=address)
         broker.broker_addrs[header.broker_id] = address
+        self._let_go(address, but=(name, header.broker_id))  # a slave became master, say
         filters = body.filter_server_list or []
         self._live[address] = Live(now_ms, version, channel, header.ha_server_addr, filters)
         master = None if header.broker_id == MASTER_ID else broker.broker_addrs.get(MASTER_ID)
@@ -108,11 +108,18 @@ class RouteTable:
         gone = [address for address, live in self._live.items() if is_gone(live)]
         for address in gone:
             del self._live[address]
-            for broker in list(self._brokers.values()):
-                for broker_id in _ids(broker, address):
-                    del broker.broker_addrs[broker_id]
-                self._settle(broker)
+            self._let_go(address)
         return gone
+
+    def _let_go(self, address: str, but: tuple[str, int] | None = None) -> None:
+        """Take an address from whatever broker has it, except from that of a name and an id."""
+        for broker in list(self._brokers.values()):
+            for broker_id in _ids(broker, address):
+                if (broker.broker_name, broker_id) != but:
+                    del broker.broker_addrs[broker_id]
+                    if but is not None and (former := broker.broker_name) != but[0]:
+                        _log.warning("broker.renamed", name=but[0], former=former, address=address)
+            self._settle(broker)
 
     def _settle(self, broker: BrokerData) -> None:
         """Where a name has no broker any more, forget it with its queues."""

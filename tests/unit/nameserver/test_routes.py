@@ -76,6 +76,29 @@ def test_a_topic_that_a_broker_lost_stays_until_it_is_deleted():
     assert routes.route("T") is None
 
 
+def test_a_topic_that_is_not_known_is_taken_whatever_the_version():
+    """A broker that makes a topic tells of it alone, be it the first that a name server hears."""
+    routes = registered("new", version=2)
+    routes.register(header(), body("T", "U", "new", version=2), "channel", 0)
+    assert routes.topics() == ["new", "T", "U"]
+    routes.delete_topic(TopicHeader("T"))  # of another cluster's brokers, say
+    routes.register(header(), body("T", "U", "new", version=2), "channel", 0)
+    assert queues_of(routes, "T") == [("a", 16)]
+
+
+def test_a_broker_of_another_name_takes_the_place_of_who_had_its_address(routes, caplog):
+    """A consumer would have the same queues twice, by two names."""
+    routes.register(header("b", B), body("T"), "other", 0)
+    routes.register(header("renamed"), body("T"), "channel", 0)
+    assert [one.split(" next")[0] for one in caplog.messages] == [
+        f"broker.renamed name=renamed former=a address={A}"
+    ]
+    assert queues_of(routes, "T") == [("b", 16), ("renamed", 16)]
+    assert routes.clusters().cluster_addr_table == {"c": ["b", "renamed"]}
+    routes.unregister(header())
+    assert queues_of(routes, "T") == [("b", 16), ("renamed", 16)]
+
+
 def test_a_slave_is_named_beside_its_master(routes):
     routes.register(header(address=B, broker_id=1), body(), "slave", 0)
     assert routes.route("T").broker_datas[0].broker_addrs == {0: A, 1: B}
