@@ -61,7 +61,7 @@ class RouteTable:
         version = table.data_version or DataVersion()
         is_new = header.broker_id not in broker.broker_addrs or self.version_of(address) != version
         # Compatible: a topic that the broker has no more stays until it is deleted here. One that
-        # is not known is taken: a broker that makes a topic tells of that alone, by its new version.
+        # is not known is taken: a broker that makes a topic tells of that alone, by a new version.
         for one in table.topic_config_table.values() if header.broker_id == MASTER_ID else ():
             if is_new or name not in self._topics.get(one.topic_name, ()):
                 self._topics.setdefault(one.topic_name, {})[name] = QueueData(
