@@ -65,7 +65,9 @@ class Received(NamedTuple):
     replies: list[tuple[Command, Any]]  # with the token of the request
 
 
+_FIRST_OPAQUE: Final = 2**30
 _LAST_OPAQUE: Final = 2**31 - 1
+"""Clients count from 0, and some take whatever has the number of a request for its reply."""
 
 # CPython 3.11 finds a member of an enumeration by a call of a function.
 _CLOSED: Final = State.CLOSED
@@ -94,7 +96,7 @@ class Connection:
         self._totals = totals
         self._reader = FrameReader(shortcut)
         self._awaited: dict[int, Any] = {}
-        self._opaque = 0
+        self._opaque = _FIRST_OPAQUE
         self._output: list[bytes] = []
         self._owed = 0  # bytes of requests that are not answered
         self._queued = 0  # bytes of `_output`
@@ -201,7 +203,7 @@ class Connection:
         Returns its opaque number, which `forget` takes.
         """
         opaque = self._opaque
-        self._opaque = 0 if opaque == _LAST_OPAQUE else opaque + 1
+        self._opaque = _FIRST_OPAQUE if opaque == _LAST_OPAQUE else opaque + 1
         request.opaque = opaque
         request.flag = ONEWAY if token is None else 0
         if not self.is_closed:
