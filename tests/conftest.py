@@ -17,8 +17,9 @@ import pytest
 from hypothesis import settings
 
 from rocketstore.events import ROOT
+from rocketstore.remoting import client
 from support.made_once import made_directories
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_MS, PATIENCE_S
 
 # Of numpy, in every process that tests start: its idle threads turn for a tenth of a second.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -186,6 +187,12 @@ def _remove_what_was_made_once() -> Iterator[None]:
     yield
     for directory in made_directories():
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _let_clients_wait_for_a_busy_machine() -> None:
+    """Instead of 4.9's three seconds each, to connect and for a reply; pages state those."""
+    client.CONNECT_MS = client.RemotingClient.ask.__kwdefaults__["timeout_ms"] = PATIENCE_MS
 
 
 @pytest.fixture(scope="session", autouse=True)

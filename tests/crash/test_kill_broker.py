@@ -17,6 +17,7 @@ import pytest
 
 from rocketstore import FlushDiskType
 from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.threads import JOIN_TIMEOUT_S
 from rocketstore.tables.consumer_offsets import read_offsets
 from support.fault_settings import WALKS_ALL
 from support.model_clients import TOPIC, Journal, ModelConsumer, ModelProducer
@@ -35,8 +36,8 @@ SETTINGS: Final = {
 }  # fmt: skip
 """Files of which many are filled between two kills, and offsets that are saved all the time."""
 
-END_S: Final = 5.0
-"""How long SIGTERM may take."""
+END_S: Final = JOIN_TIMEOUT_S / 2
+"""How long SIGTERM may take: less than a broker waits for a thread that does not end."""
 
 
 class Life:

@@ -8,7 +8,7 @@ from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.command import Command
 from rocketstore.remoting.requests import Call, RequestTable
 from support.broker_desk import text_of
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_MS
 
 
 class Wire:
@@ -52,7 +52,7 @@ class Wire:
     ) -> Awaitable[Command]:
         texts = None if fields is None else {name: text_of(one) for name, one in fields.items()}
         request = Command(code, fields=texts, body=body)
-        return self._client.ask(self._address, request, timeout_ms=int(PATIENCE_S * 1000))
+        return self._client.ask(self._address, request, timeout_ms=PATIENCE_MS)
 
     def ask_while(
         self, request: tuple[int, Mapping[str, object], bytes], do: Callable[[], object]

@@ -26,7 +26,7 @@ from rocketstore.remoting.command import ONEWAY, Command
 from rocketstore.remoting.requests import RequestTable
 from support.broker_desk import SEND
 from support.oracle.record import decode_record
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_MS
 
 TOPIC: Final = "orders"
 BROKER: Final = "broker-a"
@@ -86,7 +86,7 @@ class Client:
         if flag & ONEWAY:
             await self.remoting.tell(self.address, request)
             return request
-        return await self.remoting.ask(self.address, request, timeout_ms=int(PATIENCE_S * 1000))
+        return await self.remoting.ask(self.address, request, timeout_ms=PATIENCE_MS)
 
 
 class ModelProducer(Client):

@@ -16,6 +16,8 @@ PATIENCE_S: Final = float(os.environ.get("ROCKETSTORE_PATIENCE", "240"))
 Less where a test is expected to fail (`mutation/tool.py`).
 """
 
+PATIENCE_MS: Final = int(PATIENCE_S * 1000)
+
 START_S: Final = 600.0
 """For what starts JVMs, or builds something."""
 

@@ -168,10 +168,11 @@ def test_a_client_that_says_nothing_is_waited_for_so_long_only(monkeypatch):
         assert broker.store.wait_for(TOPIC, 0, 0, timeout_s=PATIENCE_S)
 
 
-def test_a_broker_does_not_wait_at_its_end_for_a_client_that_says_nothing():
+def test_a_broker_does_not_wait_at_its_end_for_a_client_that_says_nothing(monkeypatch):
+    monkeypatch.setattr(sending, "PUSH_MS", 600_000)
     with Broker() as broker, Wire(broker.address) as asker, Wire(broker.address) as other:
         assert asker.ask(34, None, heartbeat("asker", "P")).code == 0
         began = time.monotonic()
         with pytest.raises(RemotingError):
             other.ask_while((325, REPLY, b"done"), broker.close)
-        assert time.monotonic() - began < PUSH_MS / 1000 / 2
+        assert time.monotonic() - began < 60  # of 600 s

@@ -280,13 +280,14 @@ def test_only_this_machine_is_served_unless_a_host_is_set(root):
         assert scrape(store)
 
 
-def test_close_frees_the_port_and_wakes_nobody_before(root):
+def test_close_frees_the_port_and_wakes_nobody_before(root, monkeypatch):
+    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 600)
     store = open_served(root)
     port = store.config.metrics_port
     scrape(store)
     began = time.monotonic()
     store.close()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60  # of 600 s
     assert not is_listening(port)
     with open_served(root, metrics_port=port) as store:
         assert scrape(store)

@@ -19,6 +19,7 @@ from rocketstore.pipeline.jobs.rebuild import rebuild_job
 from rocketstore.units import MiB
 from support.clock import START_MS, Clock
 from support.golden_stores import LOGS, golden_store
+from support.patience import PATIENCE_S
 from support.rebuild_oracle import dispatched, queues_and_index
 from support.rebuild_runs import RowsHere
 from support.rebuild_runs import rebuilt_here as rebuilt
@@ -58,7 +59,7 @@ def test_a_queue_costs_a_sync_of_its_file_and_its_directories_many_side_by_side(
     clock = Clock()
     with open_store(tmp_path / "store", clock) as store:
         put_all(store, [Message(topic=f"Topic{number}") for number in range(60)], clock)
-    synced, threads, fsync, until = Counter(), set(), os.fsync, time.monotonic() + 30
+    synced, threads, fsync, until = Counter(), set(), os.fsync, time.monotonic() + PATIENCE_S
 
     def note(descriptor):
         synced[stat.S_ISDIR(os.fstat(descriptor).st_mode)] += 1

@@ -24,7 +24,7 @@ from rocketstore.remoting.frame import FrameFault, FrameReader
 from rocketstore.remoting.limits import Limits
 from rocketstore.remoting.requests import LATER, RequestTable, Row
 from rocketstore.units import AwakeClock, awake_ms
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_MS, PATIENCE_S
 from support.said import capture_logs
 from support.wire import frame, framed, opened
 
@@ -185,9 +185,9 @@ async def test_a_server_asks_back_on_the_connection_of_its_client():
         assert (await client.ask(address, Command(BACK))).code == 0
         await until(lambda: asked.turns == [1])
         [channel] = server._turns.channels
-        found = await channel.ask(Command(ECHO, body=b"sync"), 1000)
+        found = await channel.ask(Command(ECHO, body=b"sync"), PATIENCE_MS)
         assert found.body == b"sync"
-        found = await channel.ask(Command(9999), 1000)
+        found = await channel.ask(Command(9999), PATIENCE_MS)
         assert (found.code, found.remark) == (3, " request type 9999 not supported")
 
 
