@@ -60,9 +60,11 @@ class Wire:
         """Send a request, do something once it was taken, and return its reply."""
 
         async def reply() -> Command:
-            waiting = asyncio.ensure_future(self._asked(*request))
-            # Requests of a connection are handled in their order: that of 30 after the first.
-            await self._asked(30, {"topic": "-", "queueId": 0}, b"")
+            # Requests of a connection are handled in their order, also those that wait for a new
+            # group: this pull, of the same group and no topic, is refused after the first was taken.
+            requests = (request, (11, {**request[1], "topic": "-"}, b""))
+            waiting, second = [asyncio.ensure_future(self._asked(*one)) for one in requests]
+            await second
             await asyncio.get_running_loop().run_in_executor(None, do)
             return await waiting
 

@@ -10,7 +10,7 @@ from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.metadata_json import TopicConfig
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.storage.results import PutMessageStatus, PutResult
-from support.broker_desk import SEND, Desk
+from support.broker_desk import SEND, Desk, Peer
 from support.oracle.record import decode_record
 
 
@@ -177,7 +177,7 @@ def test_what_waits_and_what_ends_it_is_put_by_the_broker_alone(desk, topic):
     assert desk.send("SELF_TEST_TOPIC", b"0").code == 0
 
 
-def test_value_with_a_separator_of_names_goes_wherever_its_message_does(desk):
+def test_producer_and_a_value_with_a_separator_of_names_go_wherever_a_message_does(desk):
     """4.9 stores and reads it; what cannot be given back would stop its group."""
     odd = "odd\1a\1b"
     sent = [
@@ -187,21 +187,24 @@ def test_value_with_a_separator_of_names_goes_wherever_its_message_does(desk):
         desk.send("%RETRY%G", properties=odd, j=16),
     ]
     give_back = {"offset": 0, "group": "G"}
-    sent += [desk.answer(36, {**give_back, "delayLevel": level}) for level in (0, -1)]
+    other = Peer(50_001)
+    sent += [desk.answer(36, {**give_back, "delayLevel": level}, peer=other) for level in (0, -1)]
     assert {one.code for one in sent} == {0}
     half = int((sent[2].fields or {})["msgId"][16:], 16)
     end = {"producerGroup": "P", "tranStateTableOffset": 0, "commitLogOffset": half}
-    assert desk.answer(37, {**end, "commitOrRollback": 8}).code == 0
+    assert desk.answer(37, {**end, "commitOrRollback": 8}, peer=other).code == 0
     places = [("orders", 0), ("SCHEDULE_TOPIC_XXXX", 0), ("SCHEDULE_TOPIC_XXXX", 2), ("%DLQ%G", 0)]
-    found = [one.properties["odd"] for place in places for one in stored(desk, *place)]
-    assert found == ["a\1b"] * 6
+    found = [one for place in places for one in stored(desk, *place)]
+    kept = [(one.properties["odd"], one.born_host) for one in found]
+    assert kept == [("a\1b", desk.peer.address)] * 6
 
 
 def test_batch_is_stored_as_its_messages_with_the_properties_of_the_request(desk):
     batch = encode_client_batch([(0, b"1", b"TAGS\1a"), (0, b"2", b"")])
     sent = desk.send("orders", batch, "WAIT\1true", m=True)
     found = stored(desk, "orders")
-    assert [one.body for one in found] == [b"1", b"2"]
+    kept = [(one.body, one.born_host) for one in found]
+    assert kept == [(body, desk.peer.address) for body in (b"1", b"2")]
     assert found[0].properties == {"TAGS": "a", "WAIT": "true", "CLUSTER": "DefaultCluster"}
     assert sent.fields
     assert sent.fields["msgId"] == ",".join(one.message_id for one in found)
