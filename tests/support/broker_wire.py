@@ -61,7 +61,7 @@ class Wire:
 
         async def reply() -> Command:
             # Requests of a connection are handled in their order, also those that wait for a new
-            # group: this pull, of the same group and no topic, is refused after the first was taken.
+            # group: this pull, of the same group and no topic, is refused once the first was taken.
             requests = (request, (11, {**request[1], "topic": "-"}, b""))
             waiting, second = [asyncio.ensure_future(self._asked(*one)) for one in requests]
             await second
