@@ -236,14 +236,17 @@ class Retention:
 
     def _is_expired(self, file: MappedFile) -> bool:
         """Whether the newest of a file's last readable records is old enough."""
-        now_ms, newest = self.clock(), None
-        for one in self._files.files[self._files.files.index(file) :]:
-            if one.base not in self._last_times or (self._last_times[one.base] or 0) > now_ms:
-                self._last_times[one.base] = newest_store_time(one, now_ms)
-            newest = self._last_times[one.base]
-            if newest is None or newest <= now_ms:
+        now_ms, newest, files = self.clock(), None, self._files.files
+        for one in files[files.index(file) :]:
+            newest = self._last_times.get(one.base, now_ms + 1)
+            if newest is not None and newest > now_ms:
+                newest = newest_store_time(one, now_ms)
+                if one is not files[-1]:  # to which more is written
+                    self._last_times[one.base] = newest
+            if newest is not None and newest <= now_ms:
                 break
-            # All of it was written while the clock was ahead: before the next file, at least.
+            # Nothing of it can be read, or all of it was written while the clock was ahead: before
+            # the next file, at least.
         age_limit_ms = self.config.file_reserved_time * HOUR_MS
         return newest is not None and now_ms >= newest + age_limit_ms
 
@@ -294,8 +297,11 @@ def newest_store_time(file: MappedFile, now_ms: int) -> int | None:
     """
     window = _FIRST_WINDOW_BYTES
     while True:
-        start = max(file.size - window, 0)
-        batches = scan_window(file.array, base=file.base, start=start, check_crc=False)
+        stop = file.write_position
+        start = max(stop - window, 0)
+        batches = scan_window(
+            file.array, base=file.base, start=start, data_stop=stop, check_crc=False
+        )
         times = np.concatenate(
             [np.empty(0, np.int64), *(batch.columns.store_timestamp for batch in batches)]
         )

@@ -148,9 +148,28 @@ def test_a_store_time_in_the_future_says_nothing_about_age(bench):
     assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR]
 
 
-def test_a_file_without_a_readable_record_does_not_expire(bench):
-    bench.fill(OLD, OLD)
+@pytest.mark.parametrize(("next_one", "goes"), [(OLD, 2), (YOUNG, 0)])
+def test_a_file_without_a_readable_record_is_as_old_as_the_next_one(bench, next_one, goes):
+    bench.fill(OLD, next_one, YOUNG)
     bench.parts.log.files[0].write_bytes(0, bytes(4096))
+    assert bench.log_rules() == [RetentionRule.EXPIRED_AT_HOUR] * goes
+
+
+def test_a_log_without_a_readable_record_does_not_expire(bench):
+    bench.fill(OLD, OLD)
+    for file in bench.parts.log.files:
+        file.write_bytes(0, bytes(4096))
+    assert bench.log_rules() == []
+
+
+def test_a_file_to_which_more_is_written_is_not_as_old_as_it_was(bench):
+    bench.fill(YOUNG)
+    bench.parts.log.files[0].write_bytes(0, bytes(4096))
+    bench.parts.append(1, body=b"x" * 290, store_timestamp_ms=YOUNG)
+    assert bench.log_rules() == []  # for which the last file is looked at
+    bench.parts.append(10, body=b"x" * 290, store_timestamp_ms=FOUR_O_CLOCK)
+    bench.parts.run()
+    bench.parts.clock.now_ms += 24 * HOUR_MS
     assert bench.log_rules() == []
 
 
