@@ -1,5 +1,6 @@
 """Archive without Spark: each task pickled as Spark does, one after the other."""
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,16 @@ def rows(archive: Path | str, columns: list[str] | None = None) -> list[dict[str
 def _rows(archive: Archive, columns: list[str] | None = None) -> list[dict[str, Any]]:
     table = archive.messages.to_pyarrow_table(columns=columns)
     return sorted(table.to_pylist(), key=lambda row: row["physicalOffset"])
+
+
+def written_by_another(table: Path, feature: str, *actions: dict[str, Any]) -> None:
+    """Commit what `deltalake` cannot write, with a feature that readers have to know if it acts."""
+    log, named = table / "_delta_log", {"writerFeatures": [feature]}
+    if actions:
+        named["readerFeatures"] = [feature]
+    protocol = {"minReaderVersion": 3 if actions else 1, "minWriterVersion": 7, **named}
+    lines = map(json.dumps, ({"protocol": protocol}, *actions))
+    (log / f"{len([*log.glob('*.json')]):020}.json").write_text("\n".join(lines))
 
 
 def log_bytes(store: Path) -> dict[str, bytes]:

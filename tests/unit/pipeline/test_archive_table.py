@@ -22,7 +22,7 @@ from rocketstore.pipeline.jobs.archive.archive_table import Archive
 from rocketstore.pipeline.jobs.execution import map_tasks
 from rocketstore.places.files import LocalFile
 from rocketstore.units import MiB
-from support.archiving import archived, assert_covers, rows, state
+from support.archiving import archived, assert_covers, rows, state, written_by_another
 from support.clock import Clock
 from support.golden_stores import LOGS, golden_store
 from support.killed import Killed
@@ -492,6 +492,11 @@ def test_a_commit_that_fails_is_told_in_one_line_with_what_to_do(tmp_path, store
         with pytest.raises(ArchiveError, match=told):
             archived(store, tmp_path / "a")
     assert archived(store, tmp_path / "a").run == 1
+    written_by_another(tmp_path / "a/messages", "rowTracking")
+    grown(store, 10)
+    told = r"cannot be committed to: Unsupported table features.*DROP FEATURE"
+    with pytest.raises(ArchiveError, match=told):
+        archived(store, tmp_path / "a")
 
 
 def test_a_worker_that_does_not_see_the_archive_fails_and_makes_nothing(tmp_path, store):

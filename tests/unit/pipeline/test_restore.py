@@ -3,6 +3,7 @@
 import errno
 import functools
 import itertools
+import json
 import os
 import random
 import shutil
@@ -32,7 +33,7 @@ from rocketstore.pipeline.jobs.restore import restore_task
 from rocketstore.pipeline.jobs.restore.restore_job import lay_out
 from rocketstore.pipeline.jobs.restore.restore_task import LogFileTask, Selection
 from rocketstore.units import MiB
-from support.archiving import archived, log_bytes, rows, sent
+from support.archiving import archived, log_bytes, rows, sent, written_by_another
 from support.clock import START_MS, Clock
 from support.fault_settings import stride
 from support.golden import CRASH_CASES, golden_case
@@ -426,6 +427,23 @@ def test_rows_that_were_deleted_become_zeros_when_they_may(tmp_path, store, arch
     assert (found.missing_stretches, found.missing_bytes) == (1, last - first)
     overwrite(store, first, bytes(last - first))
     assert log_bytes(tmp_path / "back") == log_bytes(store)
+
+
+def test_rows_that_a_vector_says_are_deleted_are_not_restored(tmp_path, archive_of):
+    shutil.copytree(archive_of(), tmp_path / "a")
+    log = (tmp_path / "a/messages/_delta_log").glob("*.json")
+    actions = [json.loads(line) for one in sorted(log) for line in one.read_text().splitlines()]
+    (added,) = [one["add"] for one in actions if "add" in one]
+    # As a DELETE of Spark writes it: rows 1, 2 and 3, in base 85.
+    text = "^Bg9^0rr910000000000iXQKl0rr91000625c8Xg0rrf30@@r3"
+    vector = {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": 38, "cardinality": 3}
+    gone = {"remove": {"path": added["path"], "dataChange": True}}
+    here = {"add": added | {"deletionVector": vector}}
+    written_by_another(tmp_path / "a/messages", "deletionVectors", gone, here)
+    with pytest.raises(ArchiveError, match=r"messages has deletion vectors.*APPLY \(PURGE\)"):
+        restored(tmp_path / "a", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+    assert restored(tmp_path / "a", tmp_path / "back", as_of=1).is_whole
 
 
 def test_rows_that_are_there_twice_are_refused(tmp_path, archive_of):

@@ -130,6 +130,11 @@ def _checked(
             said[identity] = name
         if is_written and len(tables) < len(kinds):
             facts.append(("commits without its neighbour", 0, table.version()))
+        # Files are read here as they are, and so would be what a vector says is deleted of them.
+        has_vectors = "deletionVectors" in (table.protocol().reader_features or ())
+        if has_vectors and not is_written and any(one.num_rows for one in table.deletion_vectors()):
+            what = f"{joined(location, name)} has deletion vectors: deleted rows would be restored"
+            raise ArchiveError(what, hint="write its files anew: REORG TABLE … APPLY (PURGE)")
         for fact, expect, is_ in facts:
             if expect != is_:
                 what = f"{joined(location, name)} is not the table {name} of this archive: {fact}: "

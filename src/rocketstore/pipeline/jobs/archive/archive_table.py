@@ -313,16 +313,15 @@ class Archive:
                 newest = (one for one in log.glob("*.json") if one.name >= f"{known:020}.json")
                 for path in (*newest, log, log.parent):
                     sync_path(path)
-        except CommitFailedError as error:
-            raise ArchiveError(
-                f"{self.location}: broker {broker} was archived by another process at the same "
-                f"time, so nothing of this run counts: {error}",
-                hint="let one process archive a broker; what this run would have archived comes "
-                f"with the next one, and {_LEFT}",
-            ) from error
         except (DeltaError, OSError) as error:
-            what = f"{self.location} cannot be committed to: {_said(error)}"
-            raise ArchiveError(what, hint=f"{_NEXT}; {_LEFT}") from error
+            what, hint = f"{self.location} cannot be committed to: {_said(error)}", _NEXT
+            if "table features" in what:  # that `deltalake` cannot write
+                hint = "drop them (ALTER TABLE … DROP FEATURE), or archive to a new place"
+            elif isinstance(error, CommitFailedError):
+                what = f"{self.location}: broker {broker} was archived by another process at the "
+                what += f"same time, so nothing of this run counts: {_said(error)}"
+                hint = "let one process archive a broker; the next run has what this one would have"
+            raise ArchiveError(what, hint=f"{hint}; {_LEFT}") from error
 
 
 def _said(error: Exception) -> str:
