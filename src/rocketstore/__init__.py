@@ -7,11 +7,11 @@ The public names, which stand in ``__init__.pyi``, are loaded when they are firs
 
 from __future__ import annotations
 
-import importlib
-import re
 import sys
-from functools import cache
-from typing import Any, Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final
 
 if not getattr(sys, "_is_gil_enabled", lambda: True)():
     # Puts, pages and statistics rely on it (decision 0022).
@@ -21,11 +21,15 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
     )
 
 __version__: Final = "0.1.0"
+_PLACES: Final[dict[str, str]] = {}
 
 
-@cache
 def _places() -> dict[str, str]:
     """Return the module of each public name, as type checkers read it."""
+    if _PLACES:
+        return _PLACES
+    import re  # noqa: PLC0415 - here and below: a quick import of this package
+
     try:
         # By the loader, which also reads an archive that a program was packed into.
         stub = __loader__.get_data(__file__.removesuffix("c").removesuffix(".py") + ".pyi").decode()
@@ -39,7 +43,8 @@ def _places() -> dict[str, str]:
         module = begun or module
         if name:
             places[name] = module
-    return places
+    _PLACES.update(places)  # at once: other threads may look
+    return _PLACES
 
 
 def __getattr__(name: str) -> Any:
@@ -48,6 +53,8 @@ def __getattr__(name: str) -> Any:
     place = _places().get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib  # noqa: PLC0415
+
     value = getattr(importlib.import_module(place), name)
     globals()[name] = value
     return value

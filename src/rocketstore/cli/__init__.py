@@ -5,17 +5,16 @@ One module per noun::
     rocketstore store verify data/store --output json
 
 Law: tables on a terminal, JSON for programs, progress on stderr only; how a command ends
-is said by `exit_codes`.
+is said by `exit_codes`. Nothing is imported before `main`, where a Ctrl-C would show a traceback.
 """
 
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import current_thread, main_thread
-from typing import NoReturn
+from __future__ import annotations
 
-from rocketstore.cli import exit_codes
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -24,30 +23,24 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     # round for some 20 ms of a core. Spark's workers get the variable too.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        with _ended_by_interrupt():  # it takes the time in which a user thinks again
-            from rocketstore.cli import application
+        import signal
+        from threading import current_thread, main_thread
+
+        before = signal.getsignal(signal.SIGINT)
+        is_ours = before is signal.default_int_handler and current_thread() is main_thread()
+        # The next import takes the time in which a user thinks again; nothing is open yet. In
+        # callbacks of the import locks Python would only print a `KeyboardInterrupt`, and go on.
+        if is_ours:
+            signal.signal(signal.SIGINT, _end)
+        from rocketstore.cli import application
+
+        if is_ours:
+            signal.signal(signal.SIGINT, before)
         application.main(arguments)
     except KeyboardInterrupt:  # before the command began, or after its end
         _end()
 
 
-@contextmanager
-def _ended_by_interrupt() -> Iterator[None]:
-    """End the process at once at a Ctrl-C: nothing is open yet.
-
-    In callbacks of the import locks Python would only print a `KeyboardInterrupt`, and go on.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler or current_thread() is not main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, _end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _end(*_of_signal: object) -> NoReturn:
     os.write(2, b"rocketstore: interrupted\n")
-    os._exit(exit_codes.INTERRUPTED)
+    os._exit(130)  # `exit_codes.INTERRUPTED`, which may not be imported yet
