@@ -251,6 +251,7 @@ def test_records_that_no_queue_has_are_counted_and_stay_so_after_a_repair(root):
     assert found.physical_offset < place
     assert audited(root, now_ms=START_MS).findings == [found]
     HARMS["wrong"][2](root)
+    assert repair_store(root, now_ms=START_MS, dry_run=True).remaining == [found]
     done = repair_store(root, now_ms=START_MS)
     assert {one.kind for one in done.findings} == {"queue-impossible", "queue-wrong"}
     assert done.remaining == [found] == verify_store(root, now_ms=START_MS).findings

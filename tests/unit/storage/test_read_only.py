@@ -2,6 +2,7 @@
 
 import builtins
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -409,6 +410,13 @@ def test_strange_files_are_named_and_do_not_stop_a_reader(files):
         skipped, read = skipped + page.skipped_entries, read + len(page.messages)
         offset = page.next_offset
     assert (read + skipped, skipped > 0) == (30, True)
+    (gone := files.root / "consumequeue" / "TopicTest" / "7").mkdir()
+    (gone / "left").touch()
+    assert store.max_offset("TopicTest", 7) == 0
+    assert gone / "left" in {finding.path for finding in store.findings}
+    shutil.rmtree(gone)
+    assert store.max_offset("TopicTest", 7) == 0
+    assert gone / "left" not in {finding.path for finding in store.findings}
 
 
 def test_a_missing_log_file_is_reported_as_a_hole(files):

@@ -368,6 +368,13 @@ def test_a_half_message_that_nobody_ends_holds_little_back(stores, monkeypatch, 
     assert [store.commit(half).status for half in waiting] == [EndStatus.ENDED_ALREADY] * count
 
 
+def test_ends_of_what_lies_before_the_base_do_not_have_open_ones_moved():
+    known = Ledger(10_000, 0)
+    for offset in range(10_000):
+        known.end(offset)
+    assert not known.is_long(20_001)
+
+
 def offsets(root: Path) -> dict[str, int]:
     table = loads((root / "config" / "consumerOffset.json").read_text())["offsetTable"]
     return {name.removesuffix("@CID_RMQ_SYS_TRANS"): queues[0] for name, queues in table.items()}

@@ -623,13 +623,15 @@ def test_waiters_are_woken_by_the_thread(parts):
 def test_stopping_lets_waiters_go(parts):
     service = DispatchService(parts.dispatcher, monotonic=parts.clock)
     service.thread.start()
-    results = []
+    is_waiting, results = threading.Event(), []
     waiter = threading.Thread(
-        target=lambda: results.append(service.wait_until(lambda: False, timeout_s=60))
+        target=lambda: results.append(service.wait_until(lambda: bool(is_waiting.set()))),
+        daemon=True,
     )
     waiter.start()
+    assert is_waiting.wait(PATIENCE_S)
     service.stop()
-    waiter.join()
+    waiter.join(PATIENCE_S)
     assert results == [False]
 
 
