@@ -120,11 +120,9 @@ class ClientManage(Part):
 
     def heartbeat(self, _header: Header, call: Call) -> Later:
         """Take note of a client's producers and consumers."""
-        said = decode_body(call.command.body, _Heartbeat)
-        command = call.command
-        client = Client(
-            said.client_id, call.peer, command.language, command.version, self._monotonic()
-        )
+        command, now_ms = call.command, self._monotonic()
+        said = decode_body(command.body, _Heartbeat)
+        client = Client(said.client_id, call.peer, command.language, command.version, now_ms)
         for consumer in said.consumers:
             self._take_consumer(consumer, client)
         for producer in said.producers:
@@ -145,7 +143,7 @@ class ClientManage(Part):
         group.consume_type = _name(said.consume_type, _TYPES)
         group.message_model = _name(said.message_model, _MODELS)
         group.consume_from = _name(said.consume_from_where, _PLACES)
-        if group.subscribe(said.subscription_data_set) or is_new:
+        if group.subscribe(said.subscription_data_set, client.peer) or is_new:
             self.notify(name)
         elif self._consuming.members.own(name):
             self._meet(name)
@@ -234,8 +232,7 @@ class ClientManage(Part):
         body = {
             "connectionSet": connections,
             "consumeFromWhere": group.consume_from, "consumeType": group.consume_type,
-            "messageModel": group.message_model,
-            "subscriptionTable": group.subscriptions,
+            "messageModel": group.message_model, "subscriptionTable": group.subscriptions,
         }  # fmt: skip
         return reply(body=encode_body(body))
 

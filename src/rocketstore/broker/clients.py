@@ -68,6 +68,7 @@ class ConsumerGroup:
         self.clients: dict[Peer, Client] = {}
         self.consume_type = self.message_model = self.consume_from = ""
         self.subscriptions: dict[str, Subscription] = {}
+        self._speakers: dict[str, Peer] = {}
         self.told_ids = b""
 
     @property
@@ -80,19 +81,22 @@ class ConsumerGroup:
         """The clients, in the order in which they came, each once."""
         return [*dict.fromkeys(client.client_id for client in self.clients.values())]
 
-    def subscribe(self, wanted: Iterable[Subscription]) -> bool:
-        """Take what a heartbeat says; whether a topic came or went.
+    def subscribe(self, wanted: Iterable[Subscription], peer: Peer) -> bool:
+        """Take what a client's heartbeat says; whether a topic came or went.
 
-        One that is as new as what is known, or older, changes nothing of a topic.
+        What another member said of a topic stays unless this is newer, by the clocks of clients.
         """
         new = {one.topic: one for one in wanted}
         changed = new.keys() != self.subscriptions.keys()
         for topic, one in new.items():
-            known = self.subscriptions.get(topic)
-            if known is None or one.sub_version > known.sub_version:
-                self.subscriptions[topic] = one
+            known, speaker = self.subscriptions.get(topic, one), self._speakers.get(topic, peer)
+            is_free = speaker is peer or speaker not in self.clients
+            if is_free or one.sub_version > known.sub_version:
+                version = max(one.sub_version, known.sub_version)  # which pulls go by
+                self.subscriptions[topic] = msgspec.structs.replace(one, sub_version=version)
+                self._speakers[topic] = peer
         for topic in self.subscriptions.keys() - new.keys():
-            del self.subscriptions[topic]
+            del self.subscriptions[topic], self._speakers[topic]
         return changed
 
 
@@ -175,7 +179,6 @@ class Clients:
         for name, clients in list(self.producers.items()):
             for peer in silent(clients):
                 self.remove_producer(name, peer)
-        gone = [
-            (name, peer) for name, one in self.consumers.items() for peer in silent(one.clients)
-        ]
+        groups = self.consumers.items()
+        gone = [(name, peer) for name, group in groups for peer in silent(group.clients)]
         return [name for name, peer in gone if self.remove_consumer(name, peer)]

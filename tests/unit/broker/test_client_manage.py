@@ -23,9 +23,9 @@ from support.failing_disk import FailingDisk
 
 def beat(
     desk: Desk, peer: Peer, *, group: str = "G", topics: tuple[str, ...] = ("orders",),
-    version: int = 1, **more: object,
+    version: int = 1, tags: str = "*", **more: object,
 ) -> Command | None:  # fmt: skip
-    subscriptions = [{"topic": one, "subString": "*", "subVersion": version} for one in topics]
+    subscriptions = [{"topic": one, "subString": tags, "subVersion": version} for one in topics]
     consumer = {"groupName": group, "subscriptionDataSet": subscriptions, **more}
     said = {"clientID": f"c@{peer.address}", "consumerDataSet": [consumer]}
     return desk.call(34, None, json.dumps(said).encode(), peer=peer)
@@ -148,6 +148,26 @@ def test_older_subscription_does_not_replace_a_newer_one(desk):
     beat(desk, peer, version=2)
     beat(desk, peer, version=1)
     assert desk.table.clients.consumers["G"].subscriptions["orders"].sub_version == 2
+
+
+def test_subscription_is_not_kept_by_the_clock_of_who_said_it_once(desk):
+    """A version is a client's time; one that was ahead had the last word as long as others came."""
+    one, other = Peer(1), Peer(2)
+
+    def said(peer: Peer, version: int, tags: str) -> str:
+        beat(desk, peer, version=version, tags=tags)
+        known = desk.table.clients.consumers["G"].subscriptions["orders"]
+        assert known.sub_version == 9  # no pull is newer
+        return known.sub_string
+
+    assert said(one, 9, "a") == "a"
+    assert said(other, 5, "a || b") == "a"
+    assert said(one, 8, "c") == "c"  # its clock was set back
+    desk.table.disconnected(one)
+    assert said(other, 5, "a || b") == "a || b"
+    assert said(one, 8, "c") == "a || b"
+    beat(desk, other, topics=("returns",))
+    assert said(one, 9, "c") == "c"
 
 
 def test_heartbeat_makes_group_and_retry_topic_on_the_disk(desk):
