@@ -22,6 +22,8 @@ from rocketstore.places.stores import StorePlace
 from rocketstore.rules.files import lost_log
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rocketstore.places.files import StoreFile
 
 _HEAD_BYTES: Final = 128
@@ -72,15 +74,16 @@ def list_segments(store: str | StorePlace) -> list[Segment]:
         holes = again
 
 
-def segments_of_job(store: StorePlace) -> list[Segment]:
-    """Return `list_segments`; raise where queues have files and the log has none."""
-    if segments := list_segments(store):
-        return segments
-    queues = list_queues(store.location)
-    is_lost = any(files_of(store.location, CONSUME_QUEUE_DIRECTORY, queue) for queue in queues)
-    segments = list_segments(store)  # a writer makes its first file before that of a queue
-    if is_lost and not segments:
-        raise lost_log(store.location)
+def segments_of_job(
+    store: StorePlace, listed: Callable[[StorePlace], list[Segment]] = list_segments
+) -> list[Segment]:
+    """Return the files as `listed`; raise where queues have files and the log has none."""
+    segments = listed(store)
+    queues = [] if segments else list_queues(store.location)
+    if any(files_of(store.location, CONSUME_QUEUE_DIRECTORY, queue) for queue in queues):
+        segments = listed(store)  # a writer makes its first file before that of a queue
+        if not segments:
+            raise lost_log(store.location)
     return segments
 
 

@@ -7,10 +7,12 @@ import pytest
 
 from rocketstore.pipeline.streaming import live_log
 from rocketstore.pipeline.streaming.live_log import LogListing
+from rocketstore.places import log_files
 from rocketstore.places.log_files import list_segments
 from rocketstore.places.stores import StorePlace
 from support.sparse_log import make_sparse_log
 from support.store_files import overwrite_file
+from support.stream_run import StreamRun
 
 FILE_BYTES = 1 << 30
 AN_HOUR_AGO_NS = 3_600_000_000_000
@@ -59,6 +61,16 @@ def test_a_log_of_which_nothing_changed_is_listed_once(log, listed):
     looks = [listing.segments(place_of(log)) for _ in range(3)]
     assert looks == [list_segments(place_of(log))] * 3
     assert len(listed) == 1
+
+
+def test_a_log_without_a_file_is_listed_once_a_trigger(tmp_path, monkeypatch):
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    (tmp_path / "store" / "lock").touch()
+    run, noted, listed = StreamRun(tmp_path / "store"), [], log_files._listed
+    assert run.batch() == []
+    monkeypatch.setattr(log_files, "_listed", lambda store: noted.append(store) or listed(store))
+    assert run.batch() is None
+    assert len(noted) == 1
 
 
 def replaced(log: Path) -> None:

@@ -136,9 +136,9 @@ class LiveLog:
         listing: LogListing | None = None,
     ) -> None:
         self.store, self.options = store, options
-        self.segments = (listing or LogListing()).segments(store)
-        if options.fail_on_data_loss and not self.segments:
-            self.segments = segments_of_job(store)
+        listed = (listing or LogListing()).segments
+        fails = options.fail_on_data_loss
+        self.segments = segments_of_job(store, listed) if fails else listed(store)
         self.start = self.segments[0].base if self.segments else 0
         self._tail = tail_of(self.segments)
         tail = self._tail[0].base if self._tail else self.start
