@@ -1,6 +1,7 @@
 """EIO while reading is an error with file and offset on every way of reading, never "not there"."""
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rocketstore import Message, MessageStore, repair_store, verify_store
+from rocketstore.cli.application import run
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import SystemRefusedError
 from rocketstore.storage.read_only import ReadOnlyStore
@@ -101,6 +103,17 @@ def test_a_queue_that_cannot_be_read_takes_no_other_one_with_it(root, name, code
             ):
                 with pytest.raises(SystemRefusedError, match=r"cannot read .*broken.* at offset 0"):
                     call()
+
+
+def test_a_list_of_queues_says_which_one_cannot_be_read(root, monkeypatch, capsys):
+    with MessageStore.open(root, CONFIG, threads=False) as store:
+        store.put(Message(topic="broken", body=b"x"))
+    fail_reads_of("broken", errno.EIO, monkeypatch)
+    assert run(["queue", "list", str(root), "-o", "json"]) == 3
+    broken, whole = json.loads(capsys.readouterr().out)
+    assert "cannot read" in broken.pop("problem")
+    assert list(broken.values()) == ["broken", 0, None, None]
+    assert list(whole.values()) == ["t", 0, 0, 3]
 
 
 def opened(root: Path, policy: RecoveryPolicy) -> None:

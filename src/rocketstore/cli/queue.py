@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from rocketstore.cli import exit_codes
 from rocketstore.cli.options import (
     DEFAULTS,
     CommandOptions,
@@ -14,34 +15,37 @@ from rocketstore.cli.options import (
     StoreArgument,
     TopicOption,
 )
-from rocketstore.cli.output import print_rows
+from rocketstore.cli.output import before_a_verdict, print_rows
 from rocketstore.cli.reading import listed, not_found, queues_of, say_cut_short, say_shown
 from rocketstore.cli.wording import complain
+from rocketstore.errors import StoreError
 
 if TYPE_CHECKING:
     from rocketstore.storage.read_only import ReadOnlyStore
+    from rocketstore.units import QueueKey
 
 app = App(name="queue")
 
 
 @app.command(name="list")
-def list_queues(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> None:
-    """Print every queue with its minimum and maximum offset."""
-    with options.open(store) as reader:
-        print_rows(
-            (
-                {
-                    "topic": key.topic,
-                    "queueId": key.queue_id,
-                    "minOffset": reader.min_offset(key.topic, key.queue_id),
-                    "maxOffset": reader.max_offset(key.topic, key.queue_id),
-                }
-                for key in sorted(reader.queues())
-            ),
-            options.output,
-            columns=("topic", "queueId", "minOffset", "maxOffset"),
-        )
-        say_cut_short(reader)
+def list_queues(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> int:
+    """Print every queue with its minimum and maximum offset, or why it cannot be read."""
+    columns, codes = ("topic", "queueId", "minOffset", "maxOffset"), [exit_codes.FINE]
+
+    def row(key: QueueKey) -> dict[str, Any]:
+        try:
+            found: tuple[object, ...] = reader.min_offset(*key), reader.max_offset(*key)
+        except StoreError as error:
+            codes.append(error.exit_code)
+            found = None, None, str(error)
+        return dict(zip((*columns, "problem"), (*key, *found), strict=False))
+
+    with options.open(store) as reader, before_a_verdict():
+        rows = map(row, sorted(reader.queues()))
+        print_rows(rows, options.output, columns=columns, notes=("problem",))
+        if len(codes) == 1:
+            say_cut_short(reader)
+    return max(codes)
 
 
 @app.command
