@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import shutil
 import threading
 from contextlib import suppress
@@ -13,7 +14,7 @@ from pyarrow import parquet
 
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline import audit, rebuild, report, restore
-from rocketstore.pipeline.jobs.publishing import published, refuse_taken, write_parquet
+from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, write_parquet
 from rocketstore.places.files import files_at
 from support.archiving import archived
 from support.arrow_frames import Frame
@@ -173,6 +174,22 @@ def test_on_an_object_store_the_mark_comes_last(s3):
     assert [entry.name for entry in files.list(path)] == ["_SUCCESS"]
     with pytest.raises(StoreError, match="is there already"), published(location):
         pass
+
+
+def test_an_error_says_that_a_run_left_objects(s3):
+    location = s3.uri("made")
+
+    def fail(*written):
+        with published(location) as place:
+            for name in written:
+                put(place, name, b"x")
+            raise StoreError("it broke", hint="mend it")
+
+    with pytest.raises(StoreError, match="it broke; mend it$"):
+        fail()
+    left = f"mend it; what it wrote to {location} is no result: delete it before another run"
+    with pytest.raises(StoreError, match=re.escape(left)):
+        fail("file")
 
 
 def test_of_a_task_that_ran_twice_one_file_stays(tmp_path):

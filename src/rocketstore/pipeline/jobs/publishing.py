@@ -19,7 +19,7 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.errors import ConfigError, StoreError, StoreFullError
+from rocketstore.errors import ConfigError, RocketStoreError, StoreError, StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY
 from rocketstore.pipeline.columns import arrow_schema
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pyspark.sql import DataFrame
-
-    from rocketstore.errors import RocketStoreError
 
 PARTIAL: Final = ".partial"
 """What the name of a directory that is not published yet ends with; it begins with a dot."""
@@ -61,8 +59,15 @@ def published(location: str) -> Iterator[str]:
     """
     if is_remote(location):
         refuse_taken(location)
-        yield location
-        put(location, SUCCESS, b"")
+        try:
+            yield location
+            put(location, SUCCESS, b"")
+        except RocketStoreError as error:
+            with suppress(StoreError):
+                if ObjectStore(location).sizes():
+                    left = f"what it wrote to {location} is no result: delete it before another run"
+                    error.hint = "; ".join(filter(None, (error.hint, left)))
+            raise
         return
     place = local_path(location)
     refuse_taken(place)
