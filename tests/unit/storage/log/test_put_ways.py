@@ -298,6 +298,7 @@ def test_a_put_is_refused_although_it_is_plain(store):
     ):
         assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
         assert "full" in result.detail
+    assert store.statistics.failed_puts == 4
     assert store.max_physical_offset == end
 
 
