@@ -185,7 +185,7 @@ def test_an_error_says_that_a_run_left_objects(s3):
                 put(place, name, b"x")
             raise StoreError("it broke", hint="mend it")
 
-    with pytest.raises(StoreError, match="it broke; mend it$"):
+    with pytest.raises(StoreError, match=r"mend it$"):
         fail()
     left = f"mend it; what it wrote to {location} is no result: delete it before another run"
     with pytest.raises(StoreError, match=re.escape(left)):
