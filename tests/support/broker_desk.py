@@ -132,7 +132,7 @@ class Desk:
         self.groups = self.store.attached["consuming"].settings
         known = TopicSettings(
             self.store.layout, clock=self.clock, disk=self.store.disk,
-            system=first_topics(self.settings),
+            system=first_topics(self.settings), has_light=self.store.config.enable_lmq,
         )  # fmt: skip
         self.topics = Topics(
             self.settings, known, self.groups, self.told.note_change, self.loop, self.clock

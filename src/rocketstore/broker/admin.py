@@ -146,8 +146,7 @@ class Admin(Part):
     def runtime(self, _header: Header, _call: Call) -> Command:
         """Return what broker and store tell of themselves."""
         accepts_from = str(self._settings.start_accept_send_request_time_stamp)
-        start = {"startAcceptSendRequestTimeStamp": accepts_from}
-        own = self._totals.told() | _NO_QUEUES | start
+        own = self._totals.told() | {**_NO_QUEUES, "startAcceptSendRequestTimeStamp": accepts_from}
         return reply(body=encode_body({"table": self._store.runtime_info() | own}))
 
     # --- how far everything is ------------------------------------------------------------------

@@ -190,8 +190,9 @@ class BrokerService(Service):
         work = Loop(store.attached["async_puts"])
         stack.callback(work.close)
         known = TopicSettings(
-            store.layout, clock=store.clock, disk=store.disk, system=first_topics(settings)
-        )
+            store.layout, clock=store.clock, disk=store.disk, system=first_topics(settings),
+            has_light=store.config.enable_lmq,
+        )  # fmt: skip
         registration = Registration(settings, known, client, name_servers)
         groups = store.attached["consuming"].settings
         for table in (groups.find, store.consumer_offsets.topics_of):

@@ -36,7 +36,9 @@ class ConsumingService(Service):
     def __init__(self, store: BaseStore) -> None:
         self._store = store
         self._offsets: ConsumerOffsetTable = store.attached["consumer_offsets"]
-        self.settings = SubscriptionGroups(store.layout, clock=store.clock, disk=store.disk)
+        self.settings = SubscriptionGroups(
+            store.layout, clock=store.clock, disk=store.disk, has_light=store.config.enable_lmq
+        )
         self.members = GroupMembers()
         self._groups: dict[str, Group] = {}
         self._looked_at_from = 0

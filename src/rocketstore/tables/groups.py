@@ -3,7 +3,8 @@
 Law: a change is on the disk, with a newer `DataVersion`, before the call returns. Fields of the
 file that this version does not know stay there.
 
-How derived: SubscriptionGroupManager of 4.9 (spec F13), which loads it when the broker starts.
+How derived: SubscriptionGroupManager of 4.9 (spec F13), which loads it when the broker starts, and
+LmqSubscriptionGroupManager.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rocketstore.format.metadata_json import (
     decode_whole,
     table_of,
 )
+from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.locks import Lock
 from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.queues.topic_file import SettingsFile
@@ -35,12 +37,16 @@ _decoded: Final = partial(decode_whole, table=SubscriptionGroupTable)
 
 
 class SubscriptionGroups:
-    """The groups of an open store; the file is read when the first one is asked for."""
+    """The groups of an open store; the file is read when the first one is asked for.
+
+    Where it `has_light` queues, each group that is named like one is there, and in no table.
+    """
 
     def __init__(
         self, layout: StoreLayout, *, clock: Callable[[], int] = system_clock_ms,
-        disk: Disk | None = None,
+        disk: Disk | None = None, has_light: bool = False,
     ) -> None:  # fmt: skip
+        self._has_light = has_light
         path = layout.config / SUBSCRIPTION_GROUPS_FILE
         self._file = SettingsFile(path, _GROUPS, _decoded, clock=clock, disk=disk or Disk())
         self._changing = Lock()
@@ -51,11 +57,13 @@ class SubscriptionGroups:
         return table_of(self._file.read() or {_GROUPS: {}}, SubscriptionGroupTable)
 
     def find(self, name: str) -> SubscriptionGroup | None:
-        """Return a group's settings, None if the table does not have the group.
+        """Return a group's settings, None if there is none of that name.
 
         Raises `FormatError` where the file and its backup are broken.
         """
-        return self.table.subscription_group_table.get(name)
+        is_light = self._has_light and name.startswith(LMQ_PREFIX)
+        known = self.table.subscription_group_table.get(name)
+        return SubscriptionGroup(group_name=name) if is_light and known is None else known
 
     def get(self, name: str) -> SubscriptionGroup:
         """Return a group's settings, those of a new group where the file does not have it.

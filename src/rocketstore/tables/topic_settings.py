@@ -3,7 +3,7 @@
 Law: a change is on the disk, with a newer `DataVersion`, before the call returns. Topics that the
 broker has from its start (`system`) are not in the file before a broker of 4.9 writes them there.
 
-How derived: TopicConfigManager of 4.9 (spec F13).
+How derived: TopicConfigManager and LmqTopicConfigManager of 4.9 (spec F13).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable, table_of
+from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.rules.limits import MOST_QUEUES, with_queues_limited
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.queues.topic_file import TopicFile
@@ -35,14 +36,17 @@ def perm_text(perm: int) -> str:
 class TopicSettings:
     """The topics of one open store; `system` are those that it has without a file.
 
+    Where it `has_light` queues, each is a topic of one queue, which no table names.
+
     `content` has every topic by its name, and of which version they are; it is another object after
     each change. `made_ms` is when this was made.
     """
 
     def __init__(
         self, layout: StoreLayout, *, clock: Callable[[], int], disk: Disk,
-        system: Iterable[TopicConfig] = (),
+        system: Iterable[TopicConfig] = (), has_light: bool = False,
     ) -> None:  # fmt: skip
+        self._has_light = has_light
         self._file = TopicFile(layout, clock=clock, disk=disk)
         self._system = {topic.topic_name: topic for topic in system}
         self.made_ms = clock()
@@ -56,6 +60,8 @@ class TopicSettings:
         if topic is None and self._file_time() != self._changed_ns:
             self._load()
             topic = self.content.topic_config_table.get(name)
+        if topic is None and self._has_light and name.startswith(LMQ_PREFIX):
+            return TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1)
         return topic
 
     @system_errors("cannot save the settings of topics")

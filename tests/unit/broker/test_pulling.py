@@ -57,6 +57,32 @@ def test_what_is_there_is_answered_at_once(orders, expression_type):
     assert both.body == orders.store.get_raw("orders", 0, 0).records
 
 
+@pytest.mark.parametrize("enabled", [False, True])
+def test_light_queues_and_their_groups_are_there_without_being_made(tmp_path, *, enabled):
+    config = StoreConfig.small(enable_lmq=enabled, enable_multi_dispatch=True)
+    off = {"auto_create_topic_enable": False, "auto_create_subscription_group": False}
+    with closing(Desk(tmp_path, config, **off)) as desk:
+        desk.answer(17, {"topic": "orders", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6})
+        place = {"topic": "%LMQ%kitchen", "consumerGroup": "%LMQ%screen"}
+        tables = [desk.topics.table.content, desk.topics.group_table]
+        refused = pull(desk, **place)
+        if not enabled:
+            assert refused is not None
+            assert refused.code == 26
+            assert pull(desk, topic="%LMQ%kitchen", consumerGroup="TOOLS_CONSUMER").code == 17
+            return
+        assert refused is None, "it is held"
+        desk.send("orders", properties="INNER_MULTI_DISPATCH\1%LMQ%kitchen,copies")
+        desk.store.wait_dispatched()
+        sweep_after(desk, 5_000)
+        assert (desk.peer.last.code, desk.peer.last.remark) == (0, "FOUND")
+        assert desk.peer.last.body == desk.store.get_raw("orders", 0, 0).records
+        assert pull(desk, **place, queueId=1).code == 1
+        desk.answer(15, {**place, "queueId": 0, "commitOffset": 1})
+        assert desk.answer(14, {**place, "queueId": 0}).fields == {"offset": "1"}
+        assert [desk.topics.table.content, desk.topics.group_table] == tables
+
+
 def test_bytes_in_the_middle_of_a_message_are_not_viewed_as_one(orders):
     viewed = orders.answer(33, {"offset": 1})
     assert (viewed.code, viewed.remark) == (1, "can not find message by the offset, 1")
