@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import select
+import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -230,7 +232,7 @@ def tail(
     max_
         How many of the last messages to print.
     follow
-        Go on until Ctrl-C.
+        Go on until Ctrl-C, or until nobody reads what is printed.
     tags
         Tag expression, for example ``created || paid``.
     """
@@ -289,8 +291,20 @@ def new_messages(
             yield from page.messages
             ends[key] = page.next_offset
             is_idle &= page.next_offset == offset
-        if is_idle:
-            time.sleep(POLL_INTERVAL_S)
+        _wait_for_more(POLL_INTERVAL_S if is_idle else 0)
+
+
+def _wait_for_more(seconds: float) -> None:
+    """Wait; raise where the reader of the output has left, which no write may tell for long."""
+    try:
+        number = sys.stdout.fileno()
+    except (OSError, ValueError):  # the stream of a test
+        time.sleep(seconds)
+        return
+    output = select.poll()
+    output.register(number, 0)
+    if output.poll(seconds * 1000):
+        raise BrokenPipeError
 
 
 def print_line(row: dict[str, Any], output: Output) -> None:

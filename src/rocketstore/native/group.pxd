@@ -3,7 +3,8 @@ from cpython.exc cimport PyErr_CheckSignals as run_handlers
 from cpython.pythread cimport PyThread_allocate_lock, PyThread_release_lock
 from cpython.pythread cimport PyThread_get_thread_ident as this_thread
 from cpython.pythread cimport PyThread_free_lock as free_lock, PyThread_type_lock as Lock
-from libc.errno cimport EINTR, errno
+from libc.errno cimport EINTR, ENOENT, errno
+from posix.stat cimport fstat, struct_stat
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport fdatasync
 
@@ -48,10 +49,11 @@ cdef inline long long now_ns() noexcept nogil:
 
 
 cdef inline int sync_file(int descriptor) noexcept nogil:
+    cdef struct_stat status
     while fdatasync(descriptor) != 0:
         if errno != EINTR:
             return errno
-    return 0
+    return ENOENT if fstat(descriptor, &status) == 0 and status.st_nlink == 0 else 0
 
 
 cdef long long _turn, _left_out, _left_out_next, _NOBODY

@@ -27,6 +27,7 @@ except ImportError:
 
 if not cython.compiled:
     # What group.pxd does without the interpreter's lock.
+    from errno import ENOENT
     from threading import get_ident as this_thread
     from time import monotonic_ns as now_ns
 
@@ -65,12 +66,12 @@ if not cython.compiled:
         os.sched_yield()
 
     def sync_file(descriptor: int) -> int:
-        """Call fdatasync; return 0 or the number of its error."""
+        """Call fdatasync; return 0 or the number of its error, ENOENT for a deleted file."""
         try:
             os.fdatasync(descriptor)
         except OSError as error:
             return error.errno or 0
-        return 0
+        return 0 if os.fstat(descriptor).st_nlink else ENOENT
 
 
 _LOOK_NS = 250_000

@@ -407,6 +407,25 @@ def test_tail_follows_the_writer_to_queues_that_are_new(tmp_path):
     assert (tail.returncode, out, err) == (130, "", "")
 
 
+@pytest.mark.parametrize("tags", [[], ["--tags", "of-no-message"]])
+def test_tail_ends_when_its_reader_has_left_though_no_message_comes(store, tags):
+    with subprocess.Popen(
+        [sys.executable, "-m", "rocketstore.cli", "message", "tail", str(store),
+         "--topic", "orders", "--follow", *tags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as tail:  # fmt: skip
+        try:
+            assert tail.stdout is not None
+            assert tags or tail.stdout.readline()
+            tail.stdout.close()
+            assert tail.wait(PATIENCE_S) == 0
+            assert tail.stderr is not None
+            assert tail.stderr.read() == b""
+        finally:
+            tail.kill()
+
+
 def test_topics_are_listed_with_their_counts(store, capsys):
     assert run(["topic", "list", str(store), "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == [

@@ -6,12 +6,14 @@ import msgspec
 import pytest
 
 from rocketstore import Message, MessageStore
-from rocketstore.errors import StoreError
+from rocketstore.config import FlushDiskType
+from rocketstore.errors import FlushFailedError, StoreError
 from rocketstore.storage.results import PutMessageStatus
 from support.broker_desk import SEND, Desk
 from support.small_store import CONFIG
 
 GONE = "is gone, or another directory, while the store is open: it was moved or unmounted; bring it"
+DELETED = "it was deleted or moved while the store was open; see what cleans up there"
 FAILED = PutMessageStatus.CREATE_MAPEDFILE_FAILED
 
 
@@ -64,6 +66,35 @@ def test_a_root_that_is_gone_ends_puts_with_the_log_file_and_makes_nothing_there
     assert left_at(root) == []
     with open_store(moved) as again:
         assert again.next_queue_offset("orders", 0) == count + 1
+
+
+def replace(file: Path) -> None:
+    copy = file.with_name("copy")
+    copy.write_bytes(file.read_bytes())
+    copy.replace(file)
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, replace])
+@pytest.mark.parametrize("threads", [True, False])
+@pytest.mark.parametrize("mode", FlushDiskType)
+def test_a_log_file_that_is_deleted_or_replaced_while_it_is_written_is_no_success(
+    tmp_path, lose, threads, mode
+):
+    config = msgspec.structs.replace(CONFIG, flush_disk_type=mode)
+    store = MessageStore.open(tmp_path, config, threads=threads)
+    store.put(Message(topic="orders", body=b"first"))
+    for file in [*(tmp_path / "commitlog").iterdir()]:
+        lose(file)
+    if not config.is_sync_flush:
+        store.put(Message(topic="orders", body=b"taken, and not promised yet"))
+        with pytest.raises(FlushFailedError, match=DELETED):
+            store.flush()
+    for _ in range(2):
+        with pytest.raises(FlushFailedError, match=DELETED):
+            store.put(Message(topic="orders", body=b"gone"))
+    with pytest.raises(FlushFailedError, match=DELETED):
+        store.close()
+    assert (tmp_path / "abort").exists()
 
 
 def test_a_root_that_is_brought_back_is_written_again(tmp_path):

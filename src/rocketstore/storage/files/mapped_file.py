@@ -46,6 +46,13 @@ _PROBE_AHEAD_BYTES: Final = MiB
 _UNMAPPED_PAGES: Final = 16
 """Number of dirty pages that are worth a call that unmaps them before a sync."""
 
+_FAILED_HINT: Final = "check the disk, then open the store again; recovery keeps what is intact"
+
+_DELETED_HINT: Final = (
+    "see what cleans up there, and open the store again; /proc/PID/map_files of this process has "
+    "the bytes until it ends"
+)
+
 _NAME_LEVELS: Final = 3
 """How many directories, from a file's own upwards, may have names that no sync has made durable:
 with a queue's first file also the queue's and the topic's are new. Its first flush syncs them all.
@@ -332,11 +339,14 @@ class MappedFile:
     def sync(self, names: list[MappedFile] | None = None) -> None:
         """Call `fdatasync`, whatever is written; raises `FlushFailedError`.
 
-        A new file's name becomes durable too, or is left to the caller, who passes `names`.
+        Also where the file has no name any more: what is on the disk goes with this process. A new
+        file's name becomes durable too, or is left to the caller, who passes `names`.
         """
         with self._flush_errors(), self.descriptor() as descriptor:
             self._disk.fdatasync(descriptor, self.path)
             _date(descriptor)
+            if not os.fstat(descriptor).st_nlink:
+                raise FileNotFoundError
         if not self.has_durable_name:
             if names is None:
                 sync_names([self])
@@ -364,12 +374,14 @@ class MappedFile:
         try:
             yield
         except (OSError, StoreFullError) as error:
-            if isinstance(error, OSError) and error.errno is None:
+            is_deleted = isinstance(error, FileNotFoundError)
+            if isinstance(error, OSError) and error.errno is None and not is_deleted:
                 raise  # of a signal handler, not of the system
-            if not isinstance(error, FileNotFoundError) or self.is_available:
+            if not is_deleted or self.is_available:
+                what = "it was deleted or moved while the store was open" if is_deleted else error
                 raise FlushFailedError(
-                    f"fdatasync of {self.path} failed: {error}",
-                    hint="check the disk, then open the store again; recovery keeps what is intact",
+                    f"fdatasync of {self.path} failed: {what}",
+                    hint=_DELETED_HINT if is_deleted else _FAILED_HINT,
                 ) from error
 
     # --- readers and the end of a file ----------------------------------------------------------
