@@ -59,6 +59,7 @@ _HINTS: Final = {
     errno.EISDIR: "check the path",
     errno.ELOOP: "check the path",
     errno.ECONNREFUSED: "check the address and the port, and that the other side runs",
+    errno.EBUSY: "a file is mounted at its name (docker run -v FILE:FILE): mount its directory",
     errno.EROFS: "mount it for writing; what only reads (read_only=True, verify) needs none",
 }
 _NOT_SUPPORTED_ERRORS: Final = frozenset(
