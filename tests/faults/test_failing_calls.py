@@ -350,8 +350,12 @@ def filled(root: Path, config: StoreConfig, *, in_order: bool) -> None:
 @pytest.mark.parametrize("in_order", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize(
     ("code", "advice"),
-    [(errno.EMFILE, "ulimit -n"), (errno.ENFILE, "fs.file-max"), (errno.EIO, "dmesg"),
-     (errno.EBUSY, "mount its directory")],  # fmt: skip
+    [
+        (errno.EMFILE, "ulimit -n"),
+        (errno.ENFILE, "fs.file-max"),
+        (errno.EIO, "dmesg"),
+        (errno.EBUSY, "mount its directory"),
+    ],
 )
 def test_a_store_that_cannot_be_opened_says_what_to_do(tmp_path, code, advice, *, in_order):
     config = small_files(FlushDiskType.ASYNC_FLUSH)
