@@ -16,6 +16,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from errno import EIO
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,7 +44,7 @@ from rocketstore.rules.log_rules import Chain, LogView, Stretch, log_findings
 from rocketstore.rules.queue_kinds import QueueKinds, queue_kinds
 from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan.extension_units import UnitReader
-from rocketstore.storage.files.disk import Disk, read_at
+from rocketstore.storage.files.disk import Disk, hint_of, read_at
 from rocketstore.storage.files.log_directories import dledger_directories, refuse_dledger
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, ReadLogFile, file_lengths
 from rocketstore.storage.index.pread_index import listed_index_files
@@ -134,6 +135,7 @@ class StoreAudit:
             self.log_findings, last, self.entry_count, self.below_root, _last_bytes
         )
         yield from log_findings(self.log, self.file_position, is_live=self.writer.is_live)
+        yield from self._unreadable()
         for raft in dledger_directories(self.layout.root):
             reason = "the log of a DLedger broker, whose messages are not looked at"
             yield finding("dledger", self.below_root(raft), reason)
@@ -146,6 +148,15 @@ class StoreAudit:
         )
         yield from self.index_findings
         yield from self.batch_findings()
+
+    def _unreadable(self) -> Iterator[Finding]:
+        reason, action = "unreadable: zeros are taken for these bytes", hint_of(OSError(EIO, ""))
+        for file in self.log_files:
+            for start, stop in runs.pairs(runs.joined([file.bad.ranges])):
+                yield finding(
+                    "log-damage", self.below_root(file.path), reason, offset=start,
+                    size=stop - start, action=action, physical_offset=file.base + start,
+                )  # fmt: skip
 
     def extensions(self) -> dict[tuple[str, str], dict[Path, int]]:
         """Return the files of queue extensions with their lengths, by topic and queue."""
@@ -176,20 +187,22 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
     now_ms: int,
     is_live: bool = False,
     was_killed: bool = False,
+    spares_unreadable: bool = False,
     ended: Callable[[LogView, Sequence[ReadLogFile]], LogView] | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> StoreAudit:
     """Survey the log, then compare queues and index with its records.
 
     `is_live`: a writer works on the store, so records that it has not dispatched yet are no fault;
-    nor are those of the last one, if it `was_killed`. `ended` may end the log before its last
-    intact record. `advance` is called with how many bytes of the log were
-    surveyed.
+    nor are those of the last one, if it `was_killed`. What the disk cannot read of the log is an
+    error, as a repair would take it for lost; with `spares_unreadable` it is a finding. `ended` may
+    end the log before its last intact record. `advance` is called with how many bytes of the log
+    were surveyed.
     """
     size = sizes.commit_log_file_bytes
     batches = StoredQueues(layout, kinds.batch_topics)
     log = PreadFiles(layout.log_directories, file_size=size)
-    files = [ReadLogFile(file, size) for file in log.files]
+    files = [ReadLogFile(file, size, spared=spares_unreadable) for file in log.files]
     queues = QueueAudit(layout.consume_queue, sizes.consume_queue_file_bytes, kinds.batch_topics)
     index = IndexAudit(layout.index, sizes.index_layout, is_live=is_live)
     met = Chain(0, 0)

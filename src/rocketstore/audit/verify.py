@@ -121,7 +121,7 @@ def _look(
     was_aborted = layout.abort.exists() and not is_live
     audit = audit_store(
         layout, sizes, kinds, config, now_ms=now_ms, is_live=is_live, was_killed=was_aborted,
-        advance=progress,
+        spares_unreadable=True, advance=progress,
     )  # fmt: skip
     bounds = {queue.key: (queue.first_record, queue.stop) for queue in audit.queues}
     for key, stored in audit.batches.entries.items():

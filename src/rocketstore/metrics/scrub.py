@@ -14,7 +14,6 @@ Cost: the bytes a second that were set, and a window of memory while a turn last
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from rocketstore.events import get_logger
 from rocketstore.metrics.damage_map import MAX_DAMAGED_RANGES, DamagedRange, DamageMap
 from rocketstore.rules import runs
 from rocketstore.scan.scanner import scan_window
-from rocketstore.storage.files.disk import Disk, fill, system_error
+from rocketstore.storage.files.disk import BadSectors, Disk, fill, system_error
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES: Final = 1 << 20
 """What a turn reads at a time."""
-
-SECTOR_BYTES: Final = 4096
-"""Least that is read of a disk, and so what one bad sector costs."""
 
 BATCH_RECORDS: Final = 1024
 """Records after which a turn looks at what it has spent."""
@@ -152,14 +148,14 @@ class Scrubber:
         except FileNotFoundError:  # retention was faster
             pass
         else:
-            self._mark_bad(found, file, source)
+            self._mark_bad(found, file, source.bad)
             self._enter(file.base, end, found)
         yield max(end - reached, 0)
 
-    def _mark_bad(self, found: list[DamagedRange], file: LogFile, source: _FileBytes) -> None:
+    def _mark_bad(self, found: list[DamagedRange], file: LogFile, bad: BadSectors) -> None:
         """Name what the disk could not read: zeros stood for it, and may have been no damage."""
-        why = {"reason": "unreadable", "evidence": source.evidence}
-        for start, stop in runs.pairs(runs.joined([source.unreadable]) + file.base):
+        why = {"reason": "unreadable", "evidence": bad.evidence}
+        for start, stop in runs.pairs(runs.joined([bad.ranges]) + file.base):
             hit = [one for one in found if one.physical_offset < stop and start < one.stop]
             found[:] = [one for one in found if one not in hit]
             hit = hit or [self._found(str(file.path), start, stop - start, "", "")]
@@ -194,33 +190,19 @@ class Scrubber:
 
 
 class _FileBytes:
-    """A `ByteSource` that opens its file for each read: what retention deletes is not held.
-
-    What the disk cannot read is zeros, and `unreadable` has its positions; `evidence` says why.
-    """
+    """A `ByteSource` that opens its file for each read: what retention deletes is not held."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.unreadable: list[tuple[int, int]] = []
-        self.evidence = ""
+        self.bad = BadSectors()
 
     def read_into(self, position: int, view: memoryview) -> int:
-        try:
-            with Disk().opened(self._path, writable=False) as descriptor:
-                total = fill(descriptor, self._path, position, view)
-                # No reader asked for these bytes: they must not push others out of the page cache,
-                # and the next pass has to ask the disk again.
-                os.posix_fadvise(descriptor, position, total, os.POSIX_FADV_DONTNEED)
-        except OSError as error:
-            if error.errno != errno.EIO:  # no permission or descriptor: nothing is known of them
-                raise
-            self.evidence = str(error)
-        else:
-            return total
-        if len(view) > SECTOR_BYTES:
-            starts = range(-(position % SECTOR_BYTES), len(view), SECTOR_BYTES)
-            parts = ((max(at, 0), view[max(at, 0) : at + SECTOR_BYTES]) for at in starts)
-            return sum(self.read_into(position + at, part) for at, part in parts)
-        view[:] = bytes(len(view))
-        self.unreadable.append((position, position + len(view)))
-        return len(view)
+        return self.bad.pass_over(self._read, position, view)
+
+    def _read(self, position: int, view: memoryview) -> int:
+        with Disk().opened(self._path, writable=False) as descriptor:
+            total = fill(descriptor, self._path, position, view)
+            # No reader asked for these bytes: they must not push others out of the page cache,
+            # and the next pass has to ask the disk again.
+            os.posix_fadvise(descriptor, position, total, os.POSIX_FADV_DONTNEED)
+        return total

@@ -32,6 +32,9 @@ from rocketstore.units import MiB
 NO_SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers for a lack of space: a full file system, or a used-up quota."""
 
+SECTOR_BYTES: Final = 4096
+"""Least that is read of a disk, and so what one bad sector costs."""
+
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 
@@ -120,6 +123,35 @@ def fill(descriptor: int, path: Path, position: int, view: memoryview) -> int:
         while got := os.preadv(descriptor, [view[total:]], position + total):
             total += got
     return total
+
+
+class BadSectors:
+    """Reads on where the disk fails: `ranges` has the positions for which zeros stand.
+
+    `evidence` is what the system said. A bad sector costs no more than `SECTOR_BYTES`.
+    """
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[int, int]] = []
+        self.evidence = ""
+
+    def pass_over(
+        self, read: Callable[[int, memoryview], int], position: int, view: memoryview
+    ) -> int:
+        """Fill `view` by `read`, piece by piece where that fails; return how many bytes it has."""
+        try:
+            return read(position, view)
+        except OSError as error:
+            if error.errno != errno.EIO:  # no permission or descriptor: nothing is known of them
+                raise
+            self.evidence = str(error)
+        if len(view) > SECTOR_BYTES:
+            starts = range(-(position % SECTOR_BYTES), len(view), SECTOR_BYTES)
+            parts = ((max(at, 0), view[max(at, 0) : at + SECTOR_BYTES]) for at in starts)
+            return sum(self.pass_over(read, position + at, part) for at, part in parts)
+        view[:] = bytes(len(view))
+        self.ranges.append((position, position + len(view)))
+        return len(view)
 
 
 def read_whole(path: Path) -> bytes:

@@ -21,7 +21,7 @@ import stat
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -32,6 +32,7 @@ from rocketstore.errors import SystemRefusedError
 from rocketstore.format.file_name import is_judged, parse_file_name
 from rocketstore.rules.files import FileFinding, FileProblem, usable_files
 from rocketstore.storage.files.disk import (
+    BadSectors,
     Disk,
     fill,
     read_at,
@@ -84,10 +85,14 @@ class LogFile(NamedTuple):
 
 
 class ReadLogFile:
-    """One CommitLog file, read piece by piece; what a file cut short lacks counts as zeros."""
+    """One CommitLog file, read piece by piece; what a file cut short lacks counts as zeros.
 
-    def __init__(self, file: LogFile, size: int) -> None:
-        self._file = file
+    What the disk cannot read is an error; where it is `spared` zeros too, noted in `bad`.
+    """
+
+    def __init__(self, file: LogFile, size: int, *, spared: bool = False) -> None:
+        self.bad = BadSectors()
+        self._read = partial(self.bad.pass_over, file.read_into) if spared else file.read_into
         self.base = file.base
         self.size = size
         self.path = file.path
@@ -99,7 +104,7 @@ class ReadLogFile:
     def read_into(self, position: int, view: memoryview) -> int:
         """Fill `view` with the bytes from `position` on; return how many there were."""
         try:
-            return self._file.read_into(position, view)
+            return self._read(position, view)
         except FileNotFoundError:  # deleted by retention meanwhile
             return 0
 
