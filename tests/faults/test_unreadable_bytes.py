@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from rocketstore import Message, MessageStore, repair_store, verify_store
+from rocketstore.audit.repair import rebuild_store
 from rocketstore.cli.application import run
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import SystemRefusedError
 from rocketstore.storage.read_only import ReadOnlyStore
 from support.configured_store import small_config
-from support.failing_calls import FailingCalls, Fault
+from support.failing_calls import FailingCalls, Fault, bad_sector
+from support.trees import tree
 
 CONFIG = small_config(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000)
 ID = "7F00000100002A9F" + "0" * 16
@@ -146,12 +148,31 @@ def test_no_read_of_a_damaged_store_fails_without_file_and_offset(
                 WHOLE_STORE[way](copy)
             except SystemRefusedError as error:
                 assert re.search(rf"cannot read {copy}\S+ (at|past) offset \d+:", str(error))  # noqa: PT017 - a call that is not made is no fault
-            else:
-                assert not calls.hits
+            else:  # verify reads again what it could not read of the log, sector by sector
+                assert not calls.hits or (way, call) == ("verify", "preadv")
         is_hit = bool(calls.hits)
         shutil.rmtree(copy)
         number += 1
     assert number > 3 or call == "preadv"
+
+
+def test_verify_goes_on_past_a_bad_sector_of_the_log_and_repair_does_not(root, monkeypatch):
+    with MessageStore.open(root, CONFIG, threads=False) as store:
+        for _ in range(4):
+            store.put(Message(topic="t", body=bytes(4096)))
+    before = tree(root)
+    bad_sector(root / LOG / f"{0:020}", monkeypatch)
+    report = verify_store(root, CONFIG)
+    (bad,) = [one for one in report.findings if one.reason.startswith("unreadable")]
+    assert (bad.kind, bad.file, bad.offset, bad.size) == (
+        "log-damage", f"{LOG}/{0:020}", 4096, 4096,
+    )  # fmt: skip
+    assert "ddrescue" in bad.action
+    assert report.counts.message_count == 3 + 4 - 2
+    for repair in (repair_store, partial(rebuild_store, what="queues")):
+        with pytest.raises(SystemRefusedError, match=r"cannot read .* past offset 0"):
+            repair(root, config=CONFIG, now_ms=1)
+    assert tree(root) == before
 
 
 def test_the_end_of_a_short_log_file_that_the_disk_cannot_read_is_an_error(root, monkeypatch):

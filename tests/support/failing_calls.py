@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import pytest
+
 from rocketstore.storage.files import disk as disk_module
 
 NO_MEMORY = -1
@@ -208,3 +210,16 @@ def _linked(source: object) -> str:
     with contextlib.suppress(OSError):
         return _real_readlink(str(source))
     return str(source)
+
+
+def bad_sector(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the disk fail to read the second 4 KiB of a file."""
+    genuine = os.preadv
+
+    def preadv(descriptor: int, views: list[memoryview], position: int) -> int:
+        is_bad = Path(f"/proc/self/fd/{descriptor}").readlink() == path
+        if is_bad and position < 8192 and position + len(views[0]) > 4096:
+            raise OSError(errno.EIO, "bad sector")
+        return genuine(descriptor, views, position)
+
+    monkeypatch.setattr(os, "preadv", preadv)

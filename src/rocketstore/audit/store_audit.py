@@ -179,18 +179,11 @@ def _last_bytes(path: Path, count: int) -> bytes:
 
 
 def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest by name
-    layout: StoreLayout,
-    sizes: StoreSizes,
-    kinds: QueueKinds,
-    config: StoreConfig,
-    *,
-    now_ms: int,
-    is_live: bool = False,
-    was_killed: bool = False,
-    spares_unreadable: bool = False,
+    layout: StoreLayout, sizes: StoreSizes, kinds: QueueKinds, config: StoreConfig, *, now_ms: int,
+    is_live: bool = False, was_killed: bool = False, spares_unreadable: bool = False,
     ended: Callable[[LogView, Sequence[ReadLogFile]], LogView] | None = None,
     advance: Callable[[int], None] | None = None,
-) -> StoreAudit:
+) -> StoreAudit:  # fmt: skip
     """Survey the log, then compare queues and index with its records.
 
     `is_live`: a writer works on the store, so records that it has not dispatched yet are no fault;

@@ -25,6 +25,7 @@ from rocketstore.metrics.scrub import Scrubber
 from rocketstore.metrics.scrub_service import ScrubService
 from rocketstore.storage.files.pread_files import PreadFiles
 from support.clock import Clock
+from support.failing_calls import bad_sector
 from support.failing_disk import FailingDisk
 from support.inside import parts_of
 from support.patience import wait_until
@@ -182,19 +183,12 @@ def test_a_file_that_cannot_be_read_is_damage_and_keeps_no_other_from_being_chec
 
 def test_a_bad_sector_hides_only_the_records_that_lie_in_it(monkeypatch, root, offsets):
     overwrite(root, offsets[40] + 28, b"\xff")
-    bad, genuine = log_path(root, offsets[5]), os.preadv
+    bad = log_path(root, offsets[5])
     assert log_path(root, offsets[40]) == bad
-
-    def preadv(descriptor: int, views: list[memoryview], position: int) -> int:
-        is_bad = Path(f"/proc/self/fd/{descriptor}").readlink() == bad
-        if is_bad and position < 8192 and position + len(views[0]) > 4096:
-            raise OSError(errno.EIO, "bad sector")
-        return genuine(descriptor, views, position)
-
     first, after = (bisect(offsets, at) for at in (4096, 8191))
     with open_store(root, Clock()) as opened:
         scrubber = scrubber_of(opened)
-        monkeypatch.setattr(os, "preadv", preadv)
+        bad_sector(bad, monkeypatch)
         scrubber.turn(WHOLE)
         monkeypatch.undo()
     assert places(scrubber) == [(offsets[first - 1], "unreadable"), (offsets[40], "bad address")]
