@@ -282,8 +282,7 @@ class Pulling(Part):
 
 
 def _place(header: PullHeader, tags: str) -> tuple[str, int, int, int, str]:
-    most = max(header.max_msg_nums, 1)
-    return header.topic, header.queue_id, header.queue_offset, most, tags
+    return header.topic, header.queue_id, header.queue_offset, max(header.max_msg_nums, 1), tags
 
 
 def _refused_at_the_end() -> Command:

@@ -150,9 +150,10 @@ class Registration:
 
         async def ask(address: str) -> None:
             try:
-                await self._client.ask(address, request, timeout_ms=UNREGISTER_MS)
-            except RocketStoreError as error:
-                _log.info("broker.not_unregistered", name_server=address, error=str(error))
+                async with asyncio.timeout(UNREGISTER_MS / 1000):  # also to connect to it
+                    await self._client.ask(address, request)
+            except (RocketStoreError, TimeoutError) as error:
+                _log.info("broker.not_unregistered", name_server=address, error=repr(error))
 
         await asyncio.gather(*map(ask, self._told.keys() - self._unreachable))
 

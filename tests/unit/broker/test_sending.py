@@ -120,6 +120,7 @@ def test_broker_that_may_not_be_written_takes_nothing_back_and_no_messages_in_or
 def test_topic_is_not_made_where_that_is_off(tmp_path):
     desk = Desk(tmp_path, auto_create_topic_enable=False)
     assert desk.send("orders").code == 17
+    assert desk.topics.get("TBW102") is None  # clients find no route of it that they try
     assert desk.send("%RETRY%G").code == 0  # that of a group is made all the same
     desk.close()
 

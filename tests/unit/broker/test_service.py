@@ -91,6 +91,8 @@ def test_held_pull_is_refused_as_the_store_closes():
         began = time.monotonic()
         assert wire.ask_while(HELD, broker.store.close).code == 14
         assert time.monotonic() - began < 60  # of 600 s
+        with pytest.raises(RemotingError, match="broker broker-a is not running"):
+            broker.make_topic("orders")
 
 
 def test_one_sync_serves_many_messages_and_each_is_on_the_disk():
