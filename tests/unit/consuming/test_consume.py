@@ -215,7 +215,8 @@ def test_a_group_without_acknowledgements_reads_no_more_than_its_limit(store, ca
 
 
 @pytest.mark.parametrize(
-    ("start", "expected"), [("last", [0, 1, 2, 3]), ("first", [0, 1, 2, 3]), (5_000, [2, 3])]
+    ("start", "expected"),
+    [("last", [0, 1, 2, 3]), ("first", [0, 1, 2, 3]), (5_000, [2, 3]), (6_000, [2, 3])],
 )
 def test_a_group_without_an_offset_begins_where_it_is_asked_to(root, start, expected):
     now = [1_000]
