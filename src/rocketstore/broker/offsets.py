@@ -69,12 +69,11 @@ class Offsets(Part):
 
     def query(self, header: GroupQueueHeader, _call: Call) -> Command:
         """Say where a group goes on; one that is new in a young queue begins at its beginning."""
-        known = self._store.consumer_offsets.get(
-            header.topic, header.consumer_group, header.queue_id
-        )
+        topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
+        known = self._store.consumer_offsets.get(topic, group, queue_id)
         if known is not None:
             return answered(OffsetReply(offset=known))
-        if is_consumed_from_the_beginning(self._store, header.topic, header.queue_id):
+        if is_consumed_from_the_beginning(self._store, topic, queue_id):
             return answered(OffsetReply(offset=0))
         remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
         return reply(ResponseCode.QUERY_NOT_FOUND, remark, fields={})

@@ -82,12 +82,13 @@ class Pulling(Part):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        store, loop = parts.store, parts.loop
+        store, loop, settings = parts.store, parts.loop, parts.settings
         self._offsets = store.consumer_offsets
         self._keeps_offsets = store.config.broker_role is not BrokerRole.SLAVE
         self._is_listening = self._ends = False
         self._due = loop.paced(DISPATCH_S, store.dispatching.turn)
-        self.held = HeldPulls()
+        self._is_long = settings.long_polling_enable
+        self.held = HeldPulls(LOOK_MS if self._is_long else settings.short_polling_time_mills)
         self.given = GivenCounts(parts.monotonic)
         loop.every(SWEEP_S, self.sweep)
         loop.every(LOOK_MS / 1000, self.listen_no_more)
@@ -223,12 +224,10 @@ class Pulling(Part):
     # --- held -----------------------------------------------------------------------------------
 
     def _hold(self, header: PullHeader, call: Call, wanted: str) -> Later:
-        wait_ms = header.suspend_timeout_millis
-        if not self._settings.long_polling_enable:
-            wait_ms = self._settings.short_polling_time_mills
+        wait_ms = header.suspend_timeout_millis if self._is_long else self.held.look_ms
         tags = array("I", (string_hash(tag) & 0xFFFFFFFF for tag in parse_tags(wanted))) or None
         now_ms = self._monotonic()
-        pull = HeldPull(header, call, now_ms + wait_ms, now_ms + LOOK_MS, tags)
+        pull = HeldPull(header, call, now_ms + wait_ms, now_ms + self.held.look_ms, tags)
         self.held.add(pull)
         if not self._is_listening:
             self._is_listening = True

@@ -201,14 +201,15 @@ def test_while_a_pull_is_held_the_loop_dispatches(tmp_path):
     desk.close()
 
 
-def test_short_polling_holds_a_pull_for_its_own_time_and_wakes_it_too(tmp_path):
-    desk = Desk(tmp_path, long_polling_enable=False, short_polling_time_mills=LOOK_MS + 1)
+@pytest.mark.parametrize("short_ms", [1_000, LOOK_MS + 1])
+def test_short_polling_holds_a_pull_for_its_own_time_and_wakes_it_too(tmp_path, short_ms):
+    desk = Desk(tmp_path, long_polling_enable=False, short_polling_time_mills=short_ms)
     desk.send("orders")
     desk.store.wait_dispatched()
     assert pull(desk, queueOffset=1, suspendTimeoutMillis=1) is None
-    sweep_after(desk, LOOK_MS)
+    sweep_after(desk, short_ms - 1)
     assert desk.peer.last.code == 0
-    sweep_after(desk, LOOK_MS)
+    sweep_after(desk, 1)
     assert desk.peer.last.code == 19
     assert pull(desk, queueOffset=1) is None
     desk.send("orders", b"second")
