@@ -169,6 +169,8 @@ def test_without_sync_flush_the_sends_after_a_failed_sync_are_refused(tmp_path):
     refused = desk.send("orders", BODY)
     assert (refused.code, refused.fields) == (14, ALWAYS)
     assert str(tmp_path / "commitlog" / file_name(0)) in str(refused.remark)
+    astray = desk.answer(11, {**PULL, "sysFlag": 4, "queueOffset": 99})
+    assert (astray.code, astray.fields["nextBeginOffset"]) == (21, "1")  # without its event
     assert consume_all(desk) == 1
     with pytest.raises(FlushFailedError):
         desk.close()

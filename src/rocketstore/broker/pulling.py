@@ -154,14 +154,17 @@ class Pulling(Part):
             "offsetRequest": header.queue_offset,
         }  # fmt: skip
         group = header.consumer_group
-        result = self._store.put(
-            Message(
-                topic=OFFSET_MOVED_TOPIC, body=encode_body(event), tags=group, keys=group,
-                properties={DELAY: "0"}, born_host=self._store.config.store_host, wait_flush=False,
-            )
+        message = Message(
+            topic=OFFSET_MOVED_TOPIC, body=encode_body(event), tags=group, keys=group,
+            properties={DELAY: "0"}, born_host=self._store.config.store_host, wait_flush=False,
         )  # fmt: skip
-        if not result.is_stored:
-            _log.warning("broker.event_not_stored", topic=OFFSET_MOVED_TOPIC, reason=result.detail)
+        try:
+            result = self._store.put(message)
+            reason = "" if result.is_stored else result.detail or result.status.name
+        except RocketStoreError as error:  # the group is sent there all the same
+            reason = str(error)
+        if reason:
+            _log.warning("broker.event_not_stored", topic=OFFSET_MOVED_TOPIC, reason=reason)
 
     # --- what may not be pulled -----------------------------------------------------------------
 

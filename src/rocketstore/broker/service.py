@@ -137,9 +137,8 @@ class BrokerService(Service):
             topic=topic, read_queue_nums=queue_count, write_queue_nums=queue_count, perm=READ_WRITE
         )
         wanted = request(BrokerRequest.UPDATE_AND_CREATE_TOPIC, header)
-        asked = asyncio.run_coroutine_threadsafe(
-            running.client.ask(self.settings.address, wanted), running.loop
-        )
+        asking = running.client.ask(self.settings.address, wanted)
+        asked = asyncio.run_coroutine_threadsafe(asking, running.loop)
         reply_header(asked.result(), Header)
 
     def runtime_info(self) -> Mapping[str, object]:

@@ -97,9 +97,8 @@ class Broker:
         config = msgspec.structs.replace(self._config, store_host=settings.store_host)
         make = BrokerService.with_settings(settings)
         self.store = MessageStore.open(path, config, services=[make])
-        service: BrokerService = self.store.attached[BrokerService.name]
+        self._service = service = self.store.attached[BrokerService.name]
         self.address, self.name_server = settings.address, service.name_server
-        self._service = service
         return self
 
     def make_topic(self, topic: str, queue_count: int = 4) -> None:
