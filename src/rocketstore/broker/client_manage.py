@@ -67,7 +67,7 @@ class _ConsumerData(_ProducerData):
 
 class _Heartbeat(msgspec.Struct, rename={"client_id": "clientID", "producers": "producerDataSet",
                                          "consumers": "consumerDataSet"}):  # fmt: skip
-    client_id: str = ""
+    client_id: str
     producers: list[_ProducerData] = []
     consumers: list[_ConsumerData] = []
 
@@ -92,7 +92,7 @@ class GroupHeader(Header):
 
 def _name(value: str | int, names: tuple[str, ...]) -> str:
     if isinstance(value, str):
-        return value
+        return value.upper()
     return names[value] if 0 <= value < len(names) else str(value)
 
 

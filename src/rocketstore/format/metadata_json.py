@@ -148,12 +148,9 @@ def offset_tables_by_age(changed: Mapping[str, int]) -> list[str]:
     `changed` maps file names to the time of their last change. A writer updates only the file that
     goes with its ``enableLmq``, which no file records. For the same time, ``lmq…`` counts.
     """
-
-    def last_change(name: str) -> int:
-        return max(changed.get(name, 0), changed.get(name + BACKUP_SUFFIX, 0))
-
     names = (LMQ_CONSUMER_OFFSETS_FILE, CONSUMER_OFFSETS_FILE)
-    return sorted(names, key=last_change, reverse=True)
+    last = {one: max(changed.get(one, 0), changed.get(one + BACKUP_SUFFIX, 0)) for one in names}
+    return sorted(names, key=last.__getitem__, reverse=True)
 
 
 def offsets_key(topic: str, group: str) -> str:
@@ -267,14 +264,15 @@ def table_of(loaded: Any, table: type[Table]) -> Table:
 def decode_body(data: bytes, kind: type[Body]) -> Body:
     """Return the body of a request or reply, read as leniently as fastjson reads it.
 
-    Numbers as keys may be bare or in quotes, values may be texts; a null stands for what is not
-    there. Raises `FormatError` where it is no JSON, `FieldRangeError` where it is of another kind.
+    Numbers as keys may be bare or in quotes, values may be texts and texts numbers, names may be in
+    any case, as a client in C# has them; a null stands for what is not there. Raises `FormatError`
+    where it is no JSON, `FieldRangeError` where it is of another kind.
     """
     try:
         try:
             return msgspec.json.decode(data, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            found = _without_nulls(loads(data))
+            found = _by_name(loads(data), msgspec.inspect.type_info(kind))
             return msgspec.convert(found, kind, strict=False, str_keys=True)
     except msgspec.ValidationError as error:
         raise FieldRangeError(f"body: {error}") from error
@@ -288,10 +286,19 @@ def whole_characters(data: bytes) -> bytes:
     return _ESCAPE.sub(lambda one: b"?" if one[1] else one[0], data)
 
 
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+def _by_name(value: Any, kind: Any) -> Any:
+    """Return a value with the names that its type has, and without nulls."""
+    kind = getattr(kind, "types", (kind,))[0]
+    if isinstance(value, list) and (item := getattr(kind, "item_type", None)):
+        return [_by_name(one, item) for one in value]
+    if isinstance(kind, msgspec.inspect.StrType) and type(value) is int:
+        return str(value)
+    if not isinstance(value, dict):
+        return value
+    fields, others = getattr(kind, "fields", ()), getattr(kind, "value_type", None)
+    known = {one.encode_name.lower(): (one.encode_name, one.type) for one in fields}
+    named = ((*known.get(str(key).lower(), (key, others)), one) for key, one in value.items())
+    return {name: _by_name(one, its) for name, its, one in named if one is not None}
 
 
 def encode_body(body: Any) -> bytes:

@@ -181,12 +181,8 @@ class NameServer:
         return answered(body="".join(lines).encode())
 
 
-def _done(act: Callable[[Any], None]) -> Callable[[Any, Call], Command]:
-    def handle(header: Any, _call: Call) -> Command:
-        act(header)
-        return answered()
-
-    return handle
+def _done(act: Callable[[Any], Header | None]) -> Callable[[Any, Call], Command]:
+    return lambda header, _call: answered(act(header))
 
 
 def _body_of(header: headers.RegisterBrokerHeader, command: Command) -> RegisterBrokerBody:

@@ -66,7 +66,6 @@ class Received(NamedTuple):
 
 
 _FIRST_OPAQUE: Final = 2**30
-_LAST_OPAQUE: Final = 2**31 - 1
 """Clients count from 0, and some take whatever has the number of a request for its reply."""
 
 # CPython 3.11 finds a member of an enumeration by a call of a function.
@@ -202,9 +201,8 @@ class Connection:
 
         Returns its opaque number, which `forget` takes.
         """
-        opaque = self._opaque
-        self._opaque = _FIRST_OPAQUE if opaque == _LAST_OPAQUE else opaque + 1
-        request.opaque = opaque
+        request.opaque = opaque = self._opaque
+        self._opaque = (opaque + 1) % _FIRST_OPAQUE + _FIRST_OPAQUE  # below 2**31
         request.flag = ONEWAY if token is None else 0
         if not self.is_closed:
             self._send(request)

@@ -10,7 +10,6 @@ How derived: RemotingSerializable and fastjson 1.2.76. Not taken: single quotes,
 quotes, comments; invalid UTF-8, which Java replaces.
 """
 
-from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -45,10 +44,8 @@ class _Header(msgspec.Struct, Generic[Value], rename="camel"):
 
 
 _NOT_WRITTEN: Final[Any] = msgspec.UNSET
-
-_Decode = Callable[[bytes], _Header[Any]]
-_read: Final[_Decode] = msgspec.json.Decoder(_Header[str]).decode
-_read_leniently: Final[_Decode] = msgspec.json.Decoder(_Header[msgspec.Raw], strict=False).decode
+_read: Final[Any] = msgspec.json.Decoder(_Header[str]).decode
+_read_leniently: Final[Any] = msgspec.json.Decoder(_Header[msgspec.Raw], strict=False).decode
 _write: Final = msgspec.json.Encoder().encode
 
 
@@ -61,7 +58,7 @@ def decode(header: bytes) -> Command:
     """
     try:
         try:
-            read = _read(header)
+            read: _Header[Any] = _read(header)
         except msgspec.DecodeError:
             read = _read_leniently(whole_characters(header))
             read.ext_fields = read.ext_fields and _texts(read.ext_fields)

@@ -211,6 +211,19 @@ def test_heartbeat_is_answered_when_name_servers_know_the_retry_topic(desk):
     assert codes(peer) == [0]
 
 
+@pytest.mark.parametrize("name", ["c", 77])
+def test_names_may_be_in_any_case_as_a_client_in_c_sharp_has_them(desk, name):
+    topic = {"Topic": "orders", "SubString": "a", "TagsSet": None}
+    group = {"GroupName": "G", "MessageModel": "BroadCasting", "SubscriptionDataSet": [topic]}
+    producers = [{"GroupName": "P"}]
+    said = {"ClientID": name, "ConsumerDataSet": [group], "ProducerDataSet": producers}
+    desk.call(34, None, json.dumps(said).encode())
+    assert members(desk) == [str(name)]
+    known = desk.table.clients.consumers["G"]
+    assert (known.is_broadcast, known.subscriptions["orders"].sub_string) == (True, "a")
+    assert [*desk.table.clients.producers] == ["P"]
+
+
 def test_enumerations_may_be_numbers(desk):
     beat(desk, Peer(), consumeType=0, messageModel=0, consumeFromWhere=4)
     group = desk.table.clients.consumers["G"]

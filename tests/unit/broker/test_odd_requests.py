@@ -19,7 +19,8 @@ TEXTS = [
 ]  # fmt: skip
 USUAL = {"int": ["0"], "long": ["0"], "boolean": ["false"], "string": ["orders", "G", "TBW102"]}
 BODIES = [
-    b"", b"x", b"{}", b"[]", b"null", b"\xff\xfe", b"[" * 5000, b"\0" * 40,
+    b"", b"x", b"{}", b"[]", b"null", b"\xff\xfe", b"[" * 5000, b"[" * 500 + b"]" * 500,
+    b"\0" * 40,
     b'{"mqSet":[{"brokerName":"b","queueId":0,"topic":"t"}]}',
     b'{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":[{"topic":"o"}]}]}',
     b'{"clientID":"c","producerDataSet":[{"groupName":"P"}]}',
