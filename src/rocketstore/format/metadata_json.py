@@ -272,7 +272,7 @@ def decode_body(data: bytes, kind: type[Body]) -> Body:
         try:
             return msgspec.json.decode(data, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            found = _by_name(loads(data), msgspec.inspect.type_info(kind))
+            found = _by_name(loads(data.decode(errors="replace")), msgspec.inspect.type_info(kind))
             return msgspec.convert(found, kind, strict=False, str_keys=True)
     except msgspec.ValidationError as error:
         raise FieldRangeError(f"body: {error}") from error

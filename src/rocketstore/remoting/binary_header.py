@@ -32,8 +32,7 @@ _NAME_SIZE: Final = struct.Struct(">h")
 def decode(data: bytes) -> Command:
     """Return the command of a binary header.
 
-    A size that is negative or more than remains, a text that is no UTF-8, or bytes after the fields
-    are a `FormatError`.
+    A size that is negative or more than remains, or bytes after the fields are a `FormatError`.
     """
     try:
         code, language, version, opaque, flag, remark_size = _FIXED.unpack_from(data)
@@ -47,7 +46,7 @@ def decode(data: bytes) -> Command:
             name, position = _text(data, position + _NAME_SIZE.size, size)
             [size] = _SIZE.unpack_from(data, position)
             fields[name], position = _text(data, position + _SIZE.size, size)
-    except (struct.error, UnicodeDecodeError) as error:
+    except struct.error as error:
         raise FormatError(f"header of {len(data)} bytes: {error}", field="header") from error
     known = LANGUAGES.get(language)
     kind = HeaderKind.ROCKETMQ
@@ -57,7 +56,7 @@ def decode(data: bytes) -> Command:
 def _text(data: bytes, position: int, size: int) -> tuple[str, int]:
     if not 0 <= size <= len(data) - position:
         raise _not_true(size, len(data) - position)
-    return data[position : position + size].decode(), position + size
+    return data[position : position + size].decode(errors="replace"), position + size
 
 
 def _not_true(size: int, left: int) -> FormatError:

@@ -1,15 +1,15 @@
 """The JSON header: what fastjson writes, and what clients write in place of it.
 
 Read leniently, as 4.9 does: any order, unknown keys, values of ``extFields`` that are numbers,
-booleans or objects (they become their text), a language by its number, blanks at the end. Written
-strictly: every value of ``extFields`` is a string, keys stand in alphabetical order, what is null
-is left out.
+booleans or objects (they become their text), a language by its number, blanks at the end, the
+separators of properties as they are, a ? of Unicode for what is no UTF-8. Written strictly: every
+value of ``extFields`` is a string, keys stand in alphabetical order, what is null is left out.
 
 Law: bytes in, a `Command` without body out, or a `FormatError`.
-How derived: RemotingSerializable and fastjson 1.2.76. Not taken: single quotes, names without
-quotes, comments; invalid UTF-8, which Java replaces.
+How derived: RemotingSerializable, fastjson 1.2.76. Not taken: single quotes, bare names, comments.
 """
 
+import re
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -44,6 +44,7 @@ class _Header(msgspec.Struct, Generic[Value], rename="camel"):
 
 
 _NOT_WRITTEN: Final[Any] = msgspec.UNSET
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _read: Final[Any] = msgspec.json.Decoder(_Header[str]).decode
 _read_leniently: Final[Any] = msgspec.json.Decoder(_Header[msgspec.Raw], strict=False).decode
 _write: Final = msgspec.json.Encoder().encode
@@ -53,18 +54,18 @@ def decode(header: bytes) -> Command:
     """Return the command of a JSON header.
 
     `FieldRangeError`: a field of the protocol has another type, or a number that Java's ``int``
-    cannot hold. `FormatError`: it is no JSON object, is nested too deep for Python's stack, or a
-    text of it is no UTF-8.
+    cannot hold. `FormatError`: it is no JSON object, or is nested too deep for Python's stack.
     """
     try:
         try:
             read: _Header[Any] = _read(header)
-        except msgspec.DecodeError:
-            read = _read_leniently(whole_characters(header))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            text = whole_characters(header).decode(errors="replace")
+            read = _read_leniently(_CONTROLS.sub(lambda one: f"\\u{ord(one[0]):04x}", text))
             read.ext_fields = read.ext_fields and _texts(read.ext_fields)
     except msgspec.ValidationError as error:
         raise FieldRangeError(f"header: {error}", field="header") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise FormatError(f"header is no JSON: {error}", field="header") from error
     fields, language = read.ext_fields, LANGUAGES.get(read.language)
     return Command(read.code, read.opaque, read.flag, fields, read.remark, language, read.version)

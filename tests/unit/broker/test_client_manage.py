@@ -224,6 +224,13 @@ def test_names_may_be_in_any_case_as_a_client_in_c_sharp_has_them(desk, name):
     assert [*desk.table.clients.producers] == ["P"]
 
 
+def test_tags_that_are_no_utf_8_are_read_as_java_reads_them(desk):
+    wanted = b'{"topic":"orders","subString":"\xbc\xfc"}'
+    group = b'{"groupName":"G","subscriptionDataSet":[%b]}' % wanted
+    desk.call(34, None, b'{"clientID":"c","consumerDataSet":[%b]}' % group)
+    assert desk.table.clients.consumers["G"].subscriptions["orders"].sub_string == "\ufffd\ufffd"
+
+
 def test_enumerations_may_be_numbers(desk):
     beat(desk, Peer(), consumeType=0, messageModel=0, consumeFromWhere=4)
     group = desk.table.clients.consumers["G"]
