@@ -1,5 +1,7 @@
 """A store whose directory is moved or unmounted while it is open makes nothing in its old place."""
 
+import os
+import stat
 from pathlib import Path
 
 import msgspec
@@ -95,6 +97,26 @@ def test_a_log_file_that_is_deleted_or_replaced_while_it_is_written_is_no_succes
     with pytest.raises(FlushFailedError, match=DELETED):
         store.close()
     assert (tmp_path / "abort").exists()
+
+
+def test_a_file_system_that_counts_no_names_of_a_file_is_written(tmp_path, monkeypatch):
+    of_system = os.fstat
+
+    def uncounted(descriptor: int) -> os.stat_result:
+        status = [*of_system(descriptor)]
+        status[stat.ST_NLINK] = 0
+        return os.stat_result(status)
+
+    store = open_store(tmp_path)
+    store.put(Message(topic="orders", body=b"kept"))
+    monkeypatch.setattr(os, "fstat", uncounted)
+    store.flush()
+    (tmp_path / "commitlog" / "00000000000000000000").unlink()
+    store.put(Message(topic="orders", body=b"gone"))
+    with pytest.raises(FlushFailedError, match=DELETED):
+        store.flush()
+    with pytest.raises(FlushFailedError, match=DELETED):
+        store.close()
 
 
 def test_a_root_that_is_brought_back_is_written_again(tmp_path):

@@ -345,7 +345,9 @@ class MappedFile:
         with self._flush_errors(), self.descriptor() as descriptor:
             self._disk.fdatasync(descriptor, self.path)
             _date(descriptor)
-            if not os.fstat(descriptor).st_nlink:
+            status = os.fstat(descriptor)
+            # Some file systems of FUSE count no names: there the name itself is looked at.
+            if not status.st_nlink and not os.path.samestat(status, self.path.stat()):
                 raise FileNotFoundError
         if not self.has_durable_name:
             if names is None:
