@@ -101,7 +101,7 @@ class StopSignal:
     def wait(self) -> None:
         """Wait for the signal."""
         while not self.is_set:
-            self.bell.wait()
+            self.bell.wait(1)  # another thread that is given the signal wakes nobody
 
 
 @contextlib.contextmanager

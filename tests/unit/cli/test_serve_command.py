@@ -1,6 +1,7 @@
 """``rocketstore serve`` and ``rocketstore replica``."""
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -19,21 +20,29 @@ from rocketstore.cli.serve import stop_on_signal
 from support.broker_desk import SEND
 from support.broker_wire import Wire
 from support.patience import PATIENCE_S, wait_until
+from support.ports import free_port
 from support.replicas import log_bytes, open_master, put_many
 
 
 @contextlib.contextmanager
 def serving(
-    *arguments: str, ends_by: signal.Signals = signal.SIGTERM, starts_by: Sequence[str] = ()
+    *arguments: str,
+    ends_by: signal.Signals = signal.SIGTERM,
+    starts_by: Sequence[str] = (),
+    thread: int = 0,
 ) -> Iterator[str]:
-    """Run a command until the block ends; the value is its first line."""
+    """Run a command until the block ends; the value is its first line.
+
+    The signal that ends it is given to one of its threads, of which the first is the main one.
+    """
     command = [*starts_by, sys.executable, "-m", "rocketstore", "serve", *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             assert process.stdout is not None
             yield process.stdout.readline()
-            process.send_signal(ends_by)
+            threads = sorted(int(one.name) for one in Path(f"/proc/{process.pid}/task").iterdir())
+            assert ctypes.CDLL(None).tgkill(process.pid, threads[thread], ends_by) == 0
             _, errors = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0, errors
         finally:
@@ -125,8 +134,7 @@ def test_a_slave_that_was_there_first_takes_the_files_of_its_master(tmp_path, *,
     master, slave = filled(tmp_path / "master"), tmp_path / "slave"
     if was_empty:  # made by an earlier start, with the usual size
         MessageStore.open(slave).close()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     address = f"127.0.0.1:{port}"
     with serving("slave", str(slave), "--master", address) as follows:
         assert follows == f"{slave} follows {address}\n"  # and the master is away
@@ -233,6 +241,13 @@ def test_kill_3_shows_where_each_thread_is_and_ends_nothing(tmp_path, asked):
             assert process.returncode == 0
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("asked", [BROKER, ("slave", "--master=127.0.0.1:1"), NAME_SERVER])
+def test_a_signal_that_another_thread_is_given_ends_it_too(tmp_path, asked):
+    """Of a process that was stopped meanwhile, as by Ctrl-Z, any thread may be given it."""
+    with serving(*asked, *([] if asked is NAME_SERVER else [str(tmp_path)]), thread=-1) as said:
+        assert said
 
 
 def test_all_signals_are_handled_as_before_once_it_stopped():
