@@ -24,8 +24,10 @@ import pytest
 
 from rocketstore import MessageStore, verify_store
 from support.golden import golden_case
+from support.held_tasks import DAEMON, HELD_TASKS
 from support.patience import START_S
 from support.reading import all_messages
+from support.repository import ROOT
 from support.restoring import restored
 from support.spark_cluster import SparkCluster
 from support.spark_session import require_java, submitted
@@ -34,16 +36,19 @@ from support.trees import tree
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 WRITTEN = 600
+HOLD = "hold"
 
 DRIVER = """
-import json, os, sys
+import json, os, sys, time
 import pyarrow as pa
 from rocketstore import pipeline
 from rocketstore.pipeline.jobs.execution import map_tasks
 
+held = {f"spark__executorEnv__{name}": os.environ[name] for name in ("HELD_TASKS", "PYTHONPATH")}
 spark = pipeline.session(
     sys.argv[1], spark__executor__memory="512m", spark__task__maxFailures="8",
     spark__driver__extraJavaOptions="-Dnothing=0",
+    spark__python__daemon__module="support.held_tasks", **held,
 )
 place = sys.argv[2]
 
@@ -52,6 +57,9 @@ def stage(name):
     sys.stdin.readline()  # until the test watches
 
 def where(task):
+    os.makedirs(f"{place}/came/" + os.getcwd().split("/")[-3], exist_ok=True)
+    while len(os.listdir(f"{place}/came")) < 2:  # or the first to start may do all
+        time.sleep(0.01)
     yield pa.record_batch({"task": [task], "directory": [os.getcwd()]})
 
 frame = spark.read.format("rocketstore").option("maxSplitBytes", "65536").load(f"{place}/store")
@@ -129,6 +137,7 @@ class Killer:
         self._cluster, self._job = cluster, job
         self._watched = watched
         self._before = set(watched.rglob("*"))
+        self._hold = cluster.directory / HOLD
         self._log = cluster.directory / "driver.log"
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -141,6 +150,7 @@ class Killer:
     def _run(self) -> None:
         end = time.monotonic() + START_S
         while not self._has_begun() and not self._is_over and time.monotonic() < end:
+            self._hold.touch()  # the tasks that came go on, later ones wait
             time.sleep(0.02)  # between two looks
         first, second = self._cluster.workers
         lost = self._lost_tasks()
@@ -148,10 +158,12 @@ class Killer:
         while self._lost_tasks() == lost and not self._is_over and time.monotonic() < end:
             self.killed_tasks += kill_tasks(first)
             time.sleep(0.2)  # the driver says a moment later what it lost
+            self._hold.touch()
         if self._job == "sink":
             self._cluster.kill_worker(second)
         elif self._job == "rebuild":
             self._cluster.kill_executor(second)
+        self._hold.unlink()
 
     def _has_begun(self) -> bool:
         return not set(self._watched.rglob("*")) <= self._before
@@ -166,7 +178,7 @@ def kill_tasks(worker: subprocess.Popen[bytes]) -> int:
     for process in psutil.Process(worker.pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             parent = process.parent()
-            if parent is not None and "pyspark.daemon" in " ".join(parent.cmdline()):
+            if parent is not None and DAEMON in " ".join(parent.cmdline()):
                 process.kill()
                 killed += 1
     return killed
@@ -177,7 +189,9 @@ def _stages(cluster: SparkCluster, place: Path) -> Iterator[str]:
     with (place / "driver.log").open("wb") as log:
         driver = subprocess.Popen(
             [sys.executable, "-c", DRIVER, cluster.url, str(place), str(WRITTEN)],
-            env=cluster.environment() | {"PYSPARK_SUBMIT_ARGS": submitted()},
+            env=cluster.environment()
+            | {"PYSPARK_SUBMIT_ARGS": submitted(), "PYTHONPATH": str(ROOT / "tests")}
+            | {HELD_TASKS: str(cluster.directory / HOLD)},
             cwd=place,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

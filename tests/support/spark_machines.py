@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
+from support.held_tasks import HELD_TASKS
 from support.line_process import LineProcess
 from support.machines import Machines, stopped
 from support.repository import ROOT
@@ -37,6 +38,7 @@ class SparkMachines:
 
     def __init__(self, directory: Path, stores: dict[str, Path]) -> None:
         self.shared = directory / "shared"
+        self._hold = self.shared / ".hold"
         self._logs, disk = directory / "logs", directory / "disk"
         for one in (self.shared, self._logs, disk):
             one.mkdir()
@@ -102,6 +104,7 @@ class SparkMachines:
         least_s = STOPPED_S if kind == "stopped" else 0
         begun = time.monotonic()
         with self._happening(kind):
+            self._hold.unlink(missing_ok=True)
             is_over.wait()
             while (left := least_s - (time.monotonic() - begun)) > 0:
                 time.sleep(left)  # what happens lasts so long
@@ -119,6 +122,7 @@ class SparkMachines:
         # Files about JVMs are in /tmp by their numbers, and machines count for themselves.
         options = f"-XX:-UsePerfData -Dspark.worker.timeout={LOST_AFTER_S} -Djava.io.tmpdir={place}"
         own = {"SPARK_LOCAL_IP": self._machines.addresses[name], "TMPDIR": place}
+        own[HELD_TASKS] = str(self._hold)
         own["JDK_JAVA_OPTIONS"] = f"{known['JDK_JAVA_OPTIONS']} {options}"
         own |= {"SPARK_LOCAL_DIRS": f"{place}/local", "PYTHONPATH": str(ROOT / "tests")}
         return {**known, **CREDENTIALS, **own, "SPARK_SCALA_VERSION": "2.13"}

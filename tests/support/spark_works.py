@@ -6,6 +6,7 @@ that all machines reach, as NFS would be, for what needs one. All else is on the
 """
 
 import json
+import os
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rocketstore import StoreConfig, pipeline
+from support.held_tasks import DAEMON, HELD_TASKS
 from support.patience import START_S
 
 SPLIT_BYTES = 65_536
@@ -26,6 +28,7 @@ SETTINGS = {
     "spark.executor.memory": "512m",
     "spark.network.timeout": f"{LOST_AFTER_S}s",
     "spark.network.timeoutInterval": "2s",
+    "spark.python.daemon.module": DAEMON,
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "1s",
     "spark.sql.shuffle.partitions": "4",
@@ -178,14 +181,22 @@ class Executors:
         own = self._context.getConf().get("spark.driver.host")
         return {one for one in every if one.partition(":")[0] != own}
 
-    def tell_when_all_work(self, mark: Path, is_over: threading.Event) -> None:
-        """Make the file `mark` as soon as every executor has a task; each takes one at a time."""
+    def tell_when_all_work(self, mark: Path, hold: Path, is_over: threading.Event) -> None:
+        """Make the file `mark` as soon as every executor has a task; each takes one at a time.
+
+        Until then tasks are held, except the last ones of a stage, which are too few.
+        """
         tracker = self._context.statusTracker()
         while not is_over.wait(0.02):
-            stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
-            if sum(stage.numActiveTasks for stage in stages if stage) >= self._count:
+            now = time.time_ns()
+            found = map(tracker.getStageInfo, tracker.getActiveStageIds())
+            stages = [stage for stage in found if stage]
+            if sum(stage.numActiveTasks for stage in stages) >= self._count:
                 mark.touch()
                 return
+            left = sum(stage.numTasks - stage.numCompletedTasks for stage in stages)
+            if 0 < left < self._count:
+                os.utime(hold, ns=(now, now))
 
 
 def main(master: str, host: str, uri: str, shared: str) -> None:
@@ -194,11 +205,13 @@ def main(master: str, host: str, uri: str, shared: str) -> None:
     settings = {name.replace(".", "__"): value for name, value in given.items()}
     spark = pipeline.session(master, **settings)
     works, executors = Works(spark, uri, shared), Executors(spark, 2)
+    hold = Path(os.environ[HELD_TASKS])
     for line in sys.stdin:
         asked = json.loads(line)
         mark, is_over = Path(asked["mark"]), threading.Event()
         before = executors.wait()
-        watching = (mark, is_over)
+        hold.touch()
+        watching = (mark, hold, is_over)
         watch = threading.Thread(target=executors.tell_when_all_work, args=watching, daemon=True)
         watch.start()
         answer: dict[str, Any] = {"ok": True}
@@ -207,6 +220,7 @@ def main(master: str, host: str, uri: str, shared: str) -> None:
         except Exception as error:  # noqa: BLE001 - whatever it is, the test is told
             answer = {"ok": False, "error": str(error)}
         is_over.set()
+        hold.unlink(missing_ok=True)
         watch.join()
         answer["lost"] = sorted(before - executors.addresses())
         sys.stdout.write(json.dumps(answer) + "\n")
