@@ -5,7 +5,6 @@ the one before.
 """
 
 import json
-import socket
 import threading
 from collections import Counter
 from typing import Any
@@ -25,6 +24,7 @@ from support.java_store import require_java
 from support.line_process import CommandFailedError
 from support.name_server import name_server
 from support.patience import wait_until
+from support.ports import free_port
 
 pytestmark = [pytest.mark.java]
 
@@ -94,19 +94,6 @@ class Traffic:
         self._thread.join()
 
 
-def port_of_a_broker() -> int:
-    """Return a port that is free, as is the one that a genuine broker takes two below."""
-    while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port: int = one.getsockname()[1]
-            try:
-                other.bind(("127.0.0.1", port - 2))
-            except OSError:
-                continue
-            return port
-
-
 def settled(address: str) -> tuple[int, int]:
     """Return what a broker knows: queues of the topic, tries of the group."""
     with Wire(address) as wire:
@@ -159,7 +146,7 @@ def commit(address: str, end: dict[str, object]) -> None:
 def test_brokers_take_over_from_each_other(tmp_path):
     require_java(genuine_class_path)
     require_java(jars)
-    root, port = tmp_path / "store", port_of_a_broker()
+    root, port = tmp_path / "store", free_port()
     address = f"127.0.0.1:{port}"
 
     def ours(names: str) -> Broker:

@@ -20,6 +20,12 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables.topic_settings import TopicSettings
 from support.clock import Clock
+from support.patience import PATIENCE_S
+
+
+@pytest.fixture(autouse=True)
+def _nobody_goes_on_because_time_went_by(monkeypatch):
+    monkeypatch.setattr(registration_module, "LONGEST_WAIT_S", PATIENCE_S)
 
 
 class NameServers:
