@@ -20,7 +20,7 @@ from rocketstore.transaction.records import (
     op_record,
     times_checked,
 )
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 
 
 def is_of(record: Record, stored: StoredMessage) -> None:
@@ -48,7 +48,7 @@ def as_sent(half: StoredMessage) -> Message:
 
 
 def test_half_messages_are_those_of_a_broker():
-    root, _ = golden_store("broker")
+    root = golden_root("broker")
     with ReadOnlyStore.open(root) as store:
         halves = list(messages_of(store, HALF, 0))
         assert len(halves) == 16
@@ -63,7 +63,7 @@ def test_half_messages_are_those_of_a_broker():
 
 
 def test_committed_messages_and_op_messages_are_those_of_a_broker():
-    root, _ = golden_store("broker")
+    root = golden_root("broker")
     with ReadOnlyStore.open(root) as store:
         halves = {half.physical_offset: half for half in messages_of(store, HALF, 0)}
         finals = [
@@ -87,7 +87,7 @@ def test_committed_messages_and_op_messages_are_those_of_a_broker():
 
 
 def test_a_broker_left_nothing_open_and_we_go_on_where_it_stopped(tmp_path):
-    root, _ = golden_store("broker")
+    root = golden_root("broker")
     shutil.copytree(root, tmp_path / "store")
     with MessageStore.open(tmp_path / "store") as store:
         ledger, halves = read_ledger(store, store.consumer_offsets.get)
@@ -108,7 +108,7 @@ def test_a_broker_left_nothing_open_and_we_go_on_where_it_stopped(tmp_path):
 def test_without_its_offsets_the_queues_of_a_broker_say_the_same():
     """Which copy stands for which half message, and what was ended, follows from the records."""
     for name, count in (("broker", 0), ("transactions", 0)):
-        root, _ = golden_store(name)
+        root = golden_root(name)
         with ReadOnlyStore.open(root) as store:
             ledger, halves = read_ledger(store, lambda *_: None)
             assert len(halves) == count

@@ -15,7 +15,7 @@ from rocketstore.errors import ArchiveError, SparkJobError
 from rocketstore.pipeline.columns import TABLES
 from rocketstore.pipeline.jobs.archive import archive_job
 from support.archiving import archived, rows, state
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 
 pytestmark = [pytest.mark.spark]
 
@@ -24,7 +24,7 @@ SPLIT = 40_000
 
 @pytest.fixture(scope="module")
 def source():
-    return golden_store("broker")[0]
+    return golden_root("broker")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from rocketstore.cli.application import run
 from rocketstore.errors import StoreError
 from rocketstore.pipeline.jobs.audit import audit_plan
 from support.audit_runs import audited, keys
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.store_files import overwrite_file
 
 pytestmark = [pytest.mark.spark]
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark]
 @pytest.fixture
 def damaged(tmp_path):
     target = tmp_path / "store"
-    shutil.copytree(golden_store("expired/files_removed")[0], target)
+    shutil.copytree(golden_root("expired/files_removed"), target)
     log = sorted((target / "commitlog").iterdir())[1]
     overwrite_file(log, 20_000, b"no record's bytes")
     (target / "config").mkdir(exist_ok=True)
@@ -55,7 +55,7 @@ def test_the_command_prints_findings_and_exits_by_the_worst(spark, damaged, monk
     assert run(["pipeline", "audit", str(damaged), "--output", "jsonl"]) == 4
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(one["kind"], one["severity"]) for one in found][:1] == [("log-damage", "damage")]
-    assert run(["pipeline", "audit", str(golden_store("basic")[0])]) == 0
+    assert run(["pipeline", "audit", str(golden_root("basic"))]) == 0
     assert "checksums of bodies only" in capsys.readouterr().out
 
 
@@ -65,7 +65,7 @@ def test_a_place_that_is_no_store_needs_no_spark(monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"rocketstore: {tmp_path} is not a store")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
-    store = str(golden_store("basic")[0])
+    store = str(golden_root("basic"))
     assert run(["pipeline", "audit", store, "--out", str(tmp_path / "out")]) == 3
     assert "is there already" in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ import pytest
 from rocketstore import Message, MessageStore, StoreConfig
 from rocketstore.pipeline import inner_messages, session
 from support.batch_stores import BATCHES, open_batches, put
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.pipeline_tables import read_table
 
 pytestmark = [pytest.mark.spark]
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark]
 
 @pytest.fixture(scope="module")
 def basic():
-    return golden_store("basic")[0]
+    return golden_root("basic")
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def by_offset(rows):
     ],
 )
 def test_every_table_is_what_its_reader_gives(spark, name, table):
-    store, _ = golden_store(name)
+    store = golden_root(name)
     found = rows_of(load(spark, store, table=table, brokerName="broker-a"))
     expected = as_spark(read_table(store, table=table, brokerName="broker-a"))
     assert sorted(found, key=str) == sorted(expected, key=str)
@@ -105,7 +105,7 @@ def test_entries_of_batch_queues_lead_to_the_records_of_their_messages(spark, tm
 
 
 def test_what_waits_is_counted_in_sql(spark, tmp_path):
-    store, _ = golden_store("broker")
+    store = golden_root("broker")
     delays = load(spark, store, table="delays")
     found = sorted(map(str, rows_of(delays)))
     assert found == sorted(map(str, as_spark(read_table(store, table="delays"))))
@@ -146,7 +146,7 @@ def by_topic(rows):
 
 
 def test_several_stores_are_read_as_one(spark):
-    stores = [golden_store(name)[0] for name in ("basic", "ipv6")]
+    stores = [golden_root(name) for name in ("basic", "ipv6")]
     names = Counter(basic=1489, ipv6=624)
     listed = load(spark, ",".join(map(str, stores)), brokerName="basic,ipv6", columns="brokerName")
     assert Counter(row[0] for row in listed.collect()) == names

@@ -19,7 +19,7 @@ from rocketstore.pipeline.jobs.report.report_job import Report
 from support.archiving import archived, log_bytes, rows
 from support.audit_runs import audited, proved
 from support.fault_settings import WALKS_ALL
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.machines import require_machines
 from support.pipeline_tables import read_table
 from support.rebuild_runs import rebuilt_here
@@ -52,7 +52,7 @@ class Case:
 
 
 def golden() -> Path:
-    return golden_store("basic")[0]
+    return golden_root("basic")
 
 
 def places() -> list[dict[str, Any]]:

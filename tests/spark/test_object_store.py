@@ -9,7 +9,7 @@ import pytest
 from rocketstore import pipeline
 from rocketstore.cli.application import run
 from support.archiving import log_bytes, rows
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.pipeline_tables import read_table
 from support.rebuild_runs import rebuilt_here
 from support.s3_server import ACCESS_KEY, SECRET_KEY, running_s3
@@ -24,13 +24,13 @@ PLACES = ("physicalOffset", "topic", "queueId", "queueOffset")
 @pytest.fixture
 def s3():
     with running_s3() as server:
-        server.put_tree(golden_store("basic")[0], "store")
+        server.put_tree(golden_root("basic"), "store")
         yield server
 
 
 @pytest.fixture(scope="module")
 def on_disk():
-    return read_table(golden_store("basic")[0])
+    return read_table(golden_root("basic"))
 
 
 def test_a_store_on_s3_is_read_and_neither_plan_nor_error_shows_a_credential(spark, s3, on_disk):
@@ -59,7 +59,7 @@ def test_an_archive_on_s3_is_made_asked_and_restored(spark, s3, on_disk):
     again = s3.uri("again")
     result = pipeline.restore(spark, archive, again)
     assert (result.is_whole, result.records) == (True, len(on_disk))
-    source, _ = golden_store("basic")
+    source = golden_root("basic")
     made = {name: bytes(content) for name, content in s3.tree("again").items()}
     logs = {name.removeprefix("commitlog/"): made[name] for name in made if "commitlog/" in name}
     assert logs == log_bytes(source)
@@ -71,7 +71,7 @@ def test_an_archive_on_s3_is_made_asked_and_restored(spark, s3, on_disk):
 
 
 def test_a_store_on_s3_is_rebuilt_to_the_bytes_of_a_disk(spark, s3, on_disk, tmp_path):
-    copy = copy_store(golden_store("basic")[0], tmp_path / "copy")
+    copy = copy_store(golden_root("basic"), tmp_path / "copy")
     rebuilt_here(copy)
     report = pipeline.rebuild(
         spark, s3.uri("store"), target=s3.uri("new"), max_split_bytes=SPLIT_BYTES

@@ -9,7 +9,7 @@ from rocketstore import StoreConfig, pipeline
 from rocketstore.cli.application import run
 from rocketstore.pipeline.jobs.rebuild import rebuild_job, rebuilt_files
 from support.clock import Clock
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.rebuild_oracle import dispatched, queues_and_index
 from support.rebuild_runs import rebuilt_here
 from support.small_store import build_store, copy_store, overwrite
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark]
 
 
 def test_workers_make_what_dispatch_makes(spark, tmp_path):
-    source, _ = golden_store("broker")
+    source = golden_root("broker")
     store = copy_store(source, tmp_path / "store")
     report = pipeline.rebuild(spark, store, max_split_bytes=40_000)
     assert queues_and_index(store) == dispatched(source, tmp_path / "expected")
@@ -87,7 +87,7 @@ def test_an_empty_store_has_neither_queues_nor_index(spark, tmp_path):
 
 def test_the_command_rebuilds(spark, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pipeline, "session", lambda *_, **__: spark)
-    source, _ = golden_store("crash/cq_deleted")
+    source = golden_root("crash/cq_deleted")
     store = copy_store(source, tmp_path / "store")
     before = tree(store)
     assert run(["pipeline", "rebuild", str(store), "--to", str(tmp_path / "new")]) == 0

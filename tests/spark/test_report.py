@@ -17,7 +17,7 @@ from rocketstore.pipeline.jobs.report.partial_groups import count_task
 from rocketstore.pipeline.jobs.report.report_job import plan_report
 from rocketstore.pipeline.jobs.report.report_tables import TABLES
 from support.busy_log import START_MS, busy_puts, write_log
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.report_run import make_report, read_page, tables_of
 from support.store_files import overwrite_file
 
@@ -36,7 +36,7 @@ def store(tmp_path_factory):
 def with_open_halves(tmp_path_factory):
     """A store of Java's as if its broker had not seen that transactions were ended."""
     directory = tmp_path_factory.mktemp("halves") / "store"
-    shutil.copytree(golden_store("broker")[0], directory)
+    shutil.copytree(golden_root("broker"), directory)
     offsets = {"RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS": {"0": 12}}
     (directory / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
     return directory

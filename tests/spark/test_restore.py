@@ -9,7 +9,7 @@ from rocketstore import pipeline, verify_store
 from rocketstore.cli.application import run as run_command
 from rocketstore.errors import ArchiveDamagedError
 from support.archiving import archived, log_bytes
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.pipeline_tables import read_table
 
 pytestmark = [pytest.mark.spark]
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark]
 
 @pytest.fixture(scope="module")
 def source():
-    return golden_store("broker")[0]
+    return golden_root("broker")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 
 from rocketstore import MessageStore, StoreConfig
 from support import sink_driver
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.patience import PATIENCE_S, START_S
 from support.reading import all_messages
 from support.repository import ROOT
@@ -69,7 +69,7 @@ def test_every_thread_of_a_program_writes(spark, tmp_path):
 
 
 def test_a_copy_of_a_java_store_has_the_same_messages(rare_spark, tmp_path):
-    source, _ = golden_store("basic")
+    source = golden_root("basic")
     messages = read(rare_spark, source, decompressBody="false")
     write(messages, tmp_path / "copy")
     names = ("topic", "queueId", "body", "flag", "sysFlag", "bornTimestamp", "bornHost", "keys")

@@ -11,7 +11,7 @@ from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import Reader
 from support.clock import Clock
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root, golden_store
 from support.small_store import CONFIG
 from support.trees import tree
 
@@ -59,7 +59,7 @@ def queue_files(root: Path) -> dict[str, bytes]:
 
 def golden_log(root: Path) -> dict[bytes, bytes]:
     """Make a store of the log of ``cqext`` alone; return its bit maps."""
-    shutil.copytree(golden_store("cqext")[0] / "commitlog", root / "commitlog")
+    shutil.copytree(golden_root("cqext") / "commitlog", root / "commitlog")
     return golden_bit_maps()
 
 

@@ -36,15 +36,22 @@ QUEUES = (*LOGS, *OTHER_QUEUES)
 """Stores for tests of what reads only the log and the queues."""
 
 
+def golden_root(name: str) -> Path:
+    """Return the directory of a store in `STORES`, shared by all tests."""
+    return _places(name)[0]
+
+
 def golden_store(name: str) -> tuple[Path, dict[str, Any]]:
-    """Return the directory of a store in `STORES`, shared by all tests, and its manifest."""
+    """Return the directory of a store in `STORES` and its manifest: megabytes, for each test."""
+    store, described = _places(name)
+    return store, msgspec.json.decode(described.read_bytes())
+
+
+def _places(name: str) -> tuple[Path, Path]:
     case, _, variant = name.partition("/")
     directory = golden_case(case)
     if case == "expired":
-        store, described = directory / variant, directory / f"{variant}.manifest.json"
-    elif case == "crash":
-        store, described = directory / variant / "out", directory / variant / "manifest.json"
-    else:
-        store, described = directory / "store", directory / "manifest.json"
-    loaded: dict[str, Any] = msgspec.json.decode(described.read_bytes())  # megabytes, for each test
-    return store, loaded
+        return directory / variant, directory / f"{variant}.manifest.json"
+    if case == "crash":
+        return directory / variant / "out", directory / variant / "manifest.json"
+    return directory / "store", directory / "manifest.json"

@@ -8,7 +8,7 @@ import pytest
 from rocketstore import MessageStore
 from rocketstore.cli.application import run
 from rocketstore.tables.lags import lag_metrics
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root, golden_store
 from support.pipeline_tables import read_table
 
 
@@ -34,7 +34,7 @@ def test_a_broker_s_groups_are_shown_with_their_lag(capsys):
 
 
 def test_groups_and_topics_are_chosen(capsys, tmp_path):
-    golden, _ = golden_store("broker")
+    golden = golden_root("broker")
     root = tmp_path / "store"
     shutil.copytree(golden, root)
     path = root / "config" / "consumerOffset.json"
@@ -50,7 +50,7 @@ def test_groups_and_topics_are_chosen(capsys, tmp_path):
 
 def test_an_offset_below_0_has_no_lag_and_is_said(capsys, tmp_path):
     root = tmp_path / "store"
-    shutil.copytree(golden_store("broker")[0], root)
+    shutil.copytree(golden_root("broker"), root)
     path = root / "config" / "consumerOffset.json"
     path.write_text('{"offsetTable":{"GoldenTopic@billing":{0:-7,1:-1,3:100}}}')
     assert run(["queue", "lag", str(root), "-o", "json"]) == 0
@@ -66,7 +66,7 @@ def test_an_offset_below_0_has_no_lag_and_is_said(capsys, tmp_path):
 
 
 def test_an_unknown_topic_is_said_with_those_there_are(capsys):
-    root, _ = golden_store("broker")
+    root = golden_root("broker")
     for chosen in ([], ["--group", "golden_group"]):
         assert run(["queue", "lag", str(root), "--topic", "nothing", *chosen]) == 1
         said = capsys.readouterr()
@@ -76,8 +76,8 @@ def test_an_unknown_topic_is_said_with_those_there_are(capsys):
 
 
 def test_an_unknown_group_is_said_with_those_there_are(capsys):
-    root, _ = golden_store("broker")
+    root = golden_root("broker")
     assert run(["queue", "lag", str(root), "--group", "nobody"]) == 1
     assert "golden_group" in capsys.readouterr().err
-    root, _ = golden_store("basic")
+    root = golden_root("basic")
     assert rows_of(capsys, str(root)) == []

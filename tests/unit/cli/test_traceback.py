@@ -7,7 +7,7 @@ import pytest
 from rocketstore import pipeline
 from rocketstore.cli.application import run
 from rocketstore.errors import SparkJobError
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def command(monkeypatch):
 
     monkeypatch.setattr(pipeline, "session", lambda *_, **__: None)
     monkeypatch.setattr(pipeline, "audit", fail, raising=False)
-    return ["pipeline", "audit", str(golden_store("basic")[0])]
+    return ["pipeline", "audit", str(golden_root("basic"))]
 
 
 def test_the_sentence_names_the_file_that_has_the_stack(command, capsys, monkeypatch, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from rocketstore import Message
 from rocketstore.cli.application import run
 from support.clock import START_MS
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.transaction_stores import TransactionStores
 
 
@@ -47,7 +47,7 @@ def test_open_transactions_are_shown_beside_their_writer(tmp_path, capsys):
 
 
 def test_a_broker_left_nothing_open(capsys):
-    root, _ = golden_store("broker")
+    root = golden_root("broker")
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     assert rows_of(capsys, root) == []
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before

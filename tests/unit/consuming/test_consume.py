@@ -18,7 +18,7 @@ from rocketstore import (
 from rocketstore.consuming.group import Group
 from rocketstore.format.metadata_json import ConsumerOffsets, decode_table
 from support.configured_store import open_small, small_config
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.held_things import held_by
 from support.patience import PATIENCE_S, wait_until
 
@@ -251,7 +251,7 @@ def test_the_retry_topic_of_a_group_without_an_offset_begins_at_its_first_messag
 
 
 def test_a_group_goes_on_at_the_minimum_that_retention_left_and_says_so(root, caplog):
-    golden, _ = golden_store("expired/deleted_by_store")
+    golden = golden_root("expired/deleted_by_store")
     shutil.copytree(golden, root, dirs_exist_ok=True)
     with MessageStore.open(root, threads=False) as store:
         key = next(key for key in store.queues() if store.min_offset(*key) > 0)
@@ -281,7 +281,7 @@ def test_a_group_that_is_ahead_of_a_queue_that_lost_messages_misses_no_new_one(s
 
 
 def test_a_group_goes_on_where_a_broker_s_consumers_stopped(root):
-    golden, _ = golden_store("broker")
+    golden = golden_root("broker")
     shutil.copytree(golden, root, dirs_exist_ok=True)
     with MessageStore.open(root, threads=False) as store:
         ends = [store.max_offset("GoldenTopic", number) for number in range(4)]

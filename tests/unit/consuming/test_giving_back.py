@@ -10,7 +10,7 @@ from rocketstore.message import TRANSACTION_COMMIT
 from rocketstore.storage.running_flags import RunningFlag
 from support.clock_jumps import ahead
 from support.configured_store import small_config
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.memory import memory_directory
 
 GROUP = "golden_group"
@@ -31,7 +31,7 @@ def fields(message):
 
 @pytest.fixture(scope="module")
 def golden():
-    root, _ = golden_store("broker")
+    root = golden_root("broker")
     with MessageStore.open(root, read_only=True) as reader:
         yield reader
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rocketstore.errors import FieldRangeError
 from rocketstore.format.file_name import MAX_OFFSET, file_name, parse_file_name, parse_queue_id
-from support.golden_stores import STORES, golden_store
+from support.golden_stores import STORES, golden_root
 
 
 @given(st.integers(0, MAX_OFFSET))
@@ -52,7 +52,7 @@ def test_a_queue_s_directory_has_its_number_s_own_spelling():
 
 @pytest.mark.parametrize("name", STORES)
 def test_golden_files_are_named_by_their_first_byte(name):
-    store, _ = golden_store(name)
+    store = golden_root(name)
     directories = [store / "commitlog", *(store / "consumequeue").glob("*/*")]
     for directory in directories:
         files = sorted(path for path in directory.iterdir() if path.is_file())

@@ -25,7 +25,7 @@ from rocketstore.format.index_file import (
     used_item_count,
 )
 from rocketstore.format.java_hash import key_hash
-from support.golden_stores import STORES, golden_store
+from support.golden_stores import STORES, golden_root, golden_store
 from support.oracle.codecs import IndexItem, decode_item, encode_item
 from support.page_tables import DOCS
 from support.vectors import vector
@@ -165,7 +165,7 @@ def test_golden_headers_are_those_of_the_manifest(name):
 
 @pytest.mark.parametrize("name", STORES)
 def test_golden_items_link_down_and_every_slot_in_use_is_counted(name):
-    store, _ = golden_store(name)
+    store = golden_root(name)
     for path in (store / "index").glob("*"):
         data = path.read_bytes()
         header = decode_header(data)

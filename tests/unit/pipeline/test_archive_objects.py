@@ -13,7 +13,7 @@ from support.archiving import archived, assert_covers, rows, state
 from support.audit_runs import audited
 from support.clock import Clock
 from support.fault_settings import stride
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.rebuild_runs import rebuilt_here
 from support.restoring import restored
 from support.s3_server import ACCESS_KEY, CREDENTIALS, SECRET_KEY
@@ -32,7 +32,7 @@ def grown(store, count):
 @pytest.mark.parametrize("stretch", [60_000, 1 << 26])
 @pytest.mark.parametrize("name", GOLDEN)
 def test_an_archive_on_s3_is_the_one_on_a_disk(tmp_path, s3, name, stretch):
-    store, _ = golden_store(name)
+    store = golden_root(name)
     made = archived(store, s3.uri("archive"), stretch=stretch)
     assert made == archived(store, tmp_path / "disk", stretch=stretch)
     assert rows(s3.uri("archive")) == rows(tmp_path / "disk")

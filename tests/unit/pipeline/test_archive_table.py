@@ -24,7 +24,7 @@ from rocketstore.places.files import LocalFile
 from rocketstore.units import MiB
 from support.archiving import archived, assert_covers, rows, state, written_by_another
 from support.clock import Clock
-from support.golden_stores import LOGS, golden_store
+from support.golden_stores import LOGS, golden_root
 from support.killed import Killed
 from support.pipeline_tables import read_table
 from support.small_store import (
@@ -48,7 +48,7 @@ def files_of(archive):
 
 @pytest.mark.parametrize("name", LOGS)
 def test_rows_are_those_of_the_data_source_however_the_log_is_split(name, tmp_path):
-    source, _ = golden_store(name)
+    source = golden_root(name)
     expected = sorted(
         read_table(source, damage="skip", decompressBody=False),
         key=lambda row: row["physicalOffset"],

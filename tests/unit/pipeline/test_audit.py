@@ -29,7 +29,7 @@ from support.arrow_frames import Frame
 from support.audit_runs import audited, keys, kinds
 from support.clock import Clock
 from support.configured_store import open_small
-from support.golden_stores import STORES, golden_store
+from support.golden_stores import STORES, golden_root
 from support.openings import SIZES, look_beside_openings, put
 from support.python_process import run_python
 from support.small_store import (
@@ -79,12 +79,12 @@ def index_file(root):
 
 @functools.cache
 def whole_report(name):
-    return audited(golden_store(name)[0], max_split_bytes=SPLITS[-1])
+    return audited(golden_root(name), max_split_bytes=SPLITS[-1])
 
 
 @pytest.mark.parametrize("name", STORES)
 def test_a_golden_store_is_judged_as_by_verify(name):
-    report, verified = whole_report(name), verify_store(golden_store(name)[0])
+    report, verified = whole_report(name), verify_store(golden_root(name))
     assert keys(report.findings) == keys(verified.findings)
     assert report.counts == verified.counts
     assert (report.is_damaged, report.has_warnings) == (verified.is_damaged, verified.has_warnings)
@@ -92,7 +92,7 @@ def test_a_golden_store_is_judged_as_by_verify(name):
 
 @pytest.mark.parametrize("name", STORES)
 def test_the_cut_does_not_matter(name):
-    root, _ = golden_store(name)
+    root = golden_root(name)
     for size in SPLITS[:-1]:
         assert audited(root, max_split_bytes=size) == whole_report(name)
 
@@ -753,14 +753,14 @@ HALF_QUEUE = "consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/0/" + file_name(0)
 
 @pytest.mark.parametrize("name", ["delay", "transactions", "broker"])
 def test_what_waits_in_a_store_of_java_is_no_finding(name):
-    report = audited(golden_store(name)[0])
+    report = audited(golden_root(name))
     assert report.findings == []
     assert report.counts.entry_count > 0
 
 
 @pytest.mark.parametrize("bit", [0, 3, 9, 20, 31, 40, 62])
 def test_a_bit_of_a_due_time_that_flipped_is_found_by_audit_and_verify(tmp_path, bit):
-    root = shutil.copytree(golden_store("delay")[0], tmp_path / "store")
+    root = shutil.copytree(golden_root("delay"), tmp_path / "store")
     with (root / DELAY_QUEUE).open("r+b") as file:
         file.seek(20 * 4 + 12)
         [due_ms] = struct.unpack(">q", file.read(8))
@@ -774,7 +774,7 @@ def test_a_bit_of_a_due_time_that_flipped_is_found_by_audit_and_verify(tmp_path,
 
 
 def test_half_messages_without_their_entry_are_found(tmp_path):
-    root = shutil.copytree(golden_store("broker")[0], tmp_path / "store")
+    root = shutil.copytree(golden_root("broker"), tmp_path / "store")
     overwrite_file(root / HALF_QUEUE, 20 * 5, struct.pack(">q", 7))
     report = audited(root)
     assert {(one.kind, one.topic, one.queue_offset) for one in report.findings} == {
@@ -783,7 +783,7 @@ def test_half_messages_without_their_entry_are_found(tmp_path):
 
 
 def test_offsets_of_transactions_in_front_of_their_queues_are_found(tmp_path):
-    root = shutil.copytree(golden_store("broker")[0], tmp_path / "store")
+    root = shutil.copytree(golden_root("broker"), tmp_path / "store")
     topic = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
     put_offsets(root, "consumerOffset.json", {f"{topic}@CID_RMQ_SYS_TRANS": {"0": 13}})
     (found,) = audited(root).findings

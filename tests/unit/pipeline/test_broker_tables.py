@@ -7,7 +7,7 @@ import pytest
 
 from rocketstore.errors import FormatError
 from rocketstore.format.metadata_json import ConsumerOffsets, TopicTable, decode_table
-from support.golden_stores import STORES, golden_store
+from support.golden_stores import STORES, golden_root, golden_store
 from support.pipeline_tables import read_table
 
 OFFSETS = "config/consumerOffset.json"
@@ -43,7 +43,7 @@ def test_queues_begin_and_end_where_java_says(name):
 
 
 def test_bytes_are_counted_only_for_callers_that_ask(monkeypatch):
-    store, _ = golden_store("broker")
+    store = golden_root("broker")
     monkeypatch.delattr("rocketstore.scan.queue_search.QueueSearch.chunks")
     rows = read_table(store, table="queues", columns="topic,queueId,minOffset,maxOffset")
     assert {row["maxOffset"] for row in rows} >= {3, 15, 102}
@@ -92,7 +92,7 @@ def decode_table_of(store):
 
 @pytest.fixture
 def copy(tmp_path):
-    store, _ = golden_store("broker")
+    store = golden_root("broker")
     return shutil.copytree(store, tmp_path / "broker-b")
 
 
@@ -111,7 +111,7 @@ def test_a_group_behind_ahead_and_of_a_queue_that_is_not_there(copy):
 
 
 def test_several_brokers_and_chosen_topics_in_one_query(copy):
-    store, _ = golden_store("broker")
+    store = golden_root("broker")
     write_offsets(copy, {"GoldenTopic@late": {0: 100}, "GoldenOrder@late": {0: 1}})
     rows = read_table(
         f"{store},{copy}", table="consumers", brokerName="a,b", subscribe="GoldenTopic"

@@ -13,7 +13,7 @@ from rocketstore.message import COMPRESSED_FLAG
 from rocketstore.pipeline import tables
 from rocketstore.scan import extension_units
 from support.golden import golden_case
-from support.golden_stores import OTHER_QUEUES, SAME_LOG, STORES, golden_store
+from support.golden_stores import OTHER_QUEUES, SAME_LOG, STORES, golden_root, golden_store
 from support.pipeline_tables import plan_table, read_table
 from support.store_files import overwrite_file
 from support.trees import tree
@@ -74,7 +74,7 @@ def plain_body(stored, sys_flag):
 @pytest.mark.parametrize(("name", "twin"), SAME_LOG.items())
 def test_logs_that_are_tested_once_for_several_stores_are_the_same(name, twin):
     parts = ["commitlog", "config", *["consumequeue"] * (name not in OTHER_QUEUES)]
-    one, other = golden_store(name)[0], golden_store(twin)[0]
+    one, other = golden_root(name), golden_root(twin)
     assert all(tree(one / part) == tree(other / part) for part in parts)
 
 
@@ -114,7 +114,7 @@ def test_golden_bodies_hold_some_that_zlib_packed_and_both_forms_can_be_read():
 
 @functools.cache
 def whole_table(name):
-    return read_table(golden_store(name)[0])
+    return read_table(golden_root(name))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def whole_table(name):
 )
 @pytest.mark.parametrize("max_split_bytes", ["1500", "40k", "1g"])
 def test_splits_of_any_size_give_the_same_rows(name, max_split_bytes):
-    store, _ = golden_store(name)
+    store = golden_root(name)
     split = read_table(store, maxSplitBytes=max_split_bytes)
     assert split == whole_table(name)
     if max_split_bytes in ("1500", "1g"):
@@ -133,7 +133,7 @@ def test_splits_of_any_size_give_the_same_rows(name, max_split_bytes):
 @pytest.mark.parametrize("name", HEALTHY)
 def test_commitlog_is_messages_without_bodies(name):
     without = [{key: row[key] for key in row if key != "body"} for row in whole_table(name)]
-    assert read_table(golden_store(name)[0], table="commitlog") == without
+    assert read_table(golden_root(name), table="commitlog") == without
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -207,7 +207,7 @@ def test_index_holds_the_items_of_every_file(name):
 
 
 def test_segments_are_the_files_of_the_log():
-    store, _ = golden_store("basic")
+    store = golden_root("basic")
     rows = read_table(store, table="segments")
     assert [row["physicalOffset"] for row in rows] == list(range(0, 19 * 65_536, 65_536))
     assert {row["size"] for row in rows} == {65_536}
@@ -220,7 +220,7 @@ def test_segments_are_the_files_of_the_log():
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_store_has_no_damage(name):
-    store, _ = golden_store(name)
+    store = golden_root(name)
     assert read_table(store, table="damage") == []
 
 

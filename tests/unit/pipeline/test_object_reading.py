@@ -8,7 +8,7 @@ from rocketstore.places.files import files_at
 from rocketstore.units import MiB
 from support.audit_runs import audited, keys
 from support.clock import Clock
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.pipeline_tables import plan_table, read_table
 from support.report_run import make_report, tables_of
 from support.s3_server import SECRET_KEY, running_s3
@@ -23,7 +23,7 @@ TABLES = ("messages", "commitlog", "consumequeue", "index", "segments", "damage"
 def s3():
     with running_s3() as server:
         for name in GOLDEN:
-            server.put_tree(golden_store(name)[0], f"stores/{name}/store")
+            server.put_tree(golden_root(name), f"stores/{name}/store")
         yield server
 
 
@@ -40,7 +40,7 @@ def without_places(rows):
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_table_has_the_same_rows_as_on_a_disk(s3, name, table):
     options = options_of(table) | {"table": table}
-    on_disk = without_places(read_table(golden_store(name)[0], **options))
+    on_disk = without_places(read_table(golden_root(name), **options))
     assert on_disk or table in ("damage", "index")
     assert without_places(read_table(s3.uri(f"stores/{name}/store"), **options)) == on_disk
 
@@ -153,7 +153,7 @@ def test_no_plan_holds_a_credential(s3):
 
 
 def test_a_store_whose_name_has_blanks_is_found(s3):
-    s3.put_tree(golden_store("batch")[0], "odd/a b=ü")
+    s3.put_tree(golden_root("batch"), "odd/a b=ü")
     rows = read_table(s3.uri("odd"), columns="brokerName")
     assert {row["brokerName"] for row in rows} == {"a b=ü"}
 
@@ -178,7 +178,7 @@ def test_a_report_says_the_same_as_of_a_disk(tmp_path, s3):
     reports = [
         make_report(place, tmp_path / name, now_ms=1_800_000_000_000)
         for name, place in (
-            ("disk", golden_store("basic")[0]),
+            ("disk", golden_root("basic")),
             ("s3", s3.uri("stores/basic/store")),
         )
     ]

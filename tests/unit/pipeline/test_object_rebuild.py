@@ -5,7 +5,7 @@ import pytest
 from rocketstore import StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError, StoreError
 from support.clock import Clock
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.rebuild_runs import RowsHere, rebuilt_here
 from support.small_store import LOG_FILE_BYTES, build_store, copy_store, overwrite
 from support.trees import tree
@@ -39,7 +39,7 @@ def queues_and_index(files):
 @pytest.mark.parametrize("split", [7000, 1 << 26])
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_object_has_the_bytes_of_a_disk_and_the_store_stays(tmp_path, s3, name, split):
-    store, _ = golden_store(name)
+    store = golden_root(name)
     expected, on_disk = rebuilt_on_disk(store, tmp_path)
     s3.put_tree(store, "store")
     before = s3.tree("store")

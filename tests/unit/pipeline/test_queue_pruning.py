@@ -13,7 +13,7 @@ from rocketstore.pipeline.log_read import chosen_records
 from rocketstore.pipeline.options import parse_options
 from rocketstore.places.queue_files import list_queues
 from rocketstore.units import QueueKey
-from support.golden_stores import QUEUES, golden_store
+from support.golden_stores import QUEUES, golden_root
 from support.memory import memory_directory
 from support.pipeline_tables import plan_table, planned_bytes, read_table
 from support.store_files import StoreFiles, overwrite_file
@@ -34,7 +34,7 @@ def rows_of(path, topics, **options):
 
 @pytest.mark.parametrize("name", QUEUES)
 def test_of_golden_stores_each_topic_has_the_rows_of_an_unpruned_read(name):
-    store, _ = golden_store(name)
+    store = golden_root(name)
     options = {"columns": "topic,sysFlag,physicalOffset", "damage": "skip"}
     options |= {"failOnDataLoss": False}
     everything = read_table(store, **options)

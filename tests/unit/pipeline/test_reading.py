@@ -23,7 +23,7 @@ from rocketstore.pipeline.options import parse_options
 from rocketstore.places import files
 from rocketstore.places.log_files import SegmentState
 from support.golden import golden_case
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root, golden_store
 from support.pipeline_tables import plan_table, planned_bytes, read_table, rows_of_plan
 from support.store_files import StoreFiles, overwrite_file
 from support.stream_run import places_of
@@ -33,12 +33,12 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 def basic():
-    return golden_store("basic")[0]
+    return golden_root("basic")
 
 
 @pytest.fixture(scope="module")
 def everything():
-    return read_table(golden_store("basic")[0])
+    return read_table(golden_root("basic"))
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_times_are_from_and_before(basic):
 
 
 def test_offsets_leave_out_what_has_no_place_in_a_queue():
-    store, _ = golden_store("transactions")
+    store = golden_root("transactions")
     half = "RMQ_SYS_TRANS_HALF_TOPIC"
     rows = read_table(store)
     assert any(row["sysFlag"] & 0xC == 0xC for row in rows)

@@ -18,7 +18,7 @@ from rocketstore.format.queue_entry import KEPT_PLACE_BYTES
 from rocketstore.pipeline.jobs.rebuild import rebuild_job
 from rocketstore.units import MiB
 from support.clock import START_MS, Clock
-from support.golden_stores import LOGS, golden_store
+from support.golden_stores import LOGS, golden_root
 from support.patience import PATIENCE_S
 from support.rebuild_oracle import dispatched, queues_and_index
 from support.rebuild_runs import RowsHere
@@ -78,7 +78,7 @@ def test_a_queue_costs_a_sync_of_its_file_and_its_directories_many_side_by_side(
 
 @pytest.mark.parametrize("name", LOGS)
 def test_every_golden_store_is_rebuilt_as_dispatch_would_write_it(tmp_path, name):
-    source, _ = golden_store(name)
+    source = golden_root(name)
     expected = dispatched(source, tmp_path / "expected")
     is_long = len(tree(source / "commitlog")) > 5
     for split in SPLITS[is_long:]:  # a thousand tasks for what the shorter logs show
@@ -96,7 +96,7 @@ def java_queues(store):
 
 @pytest.mark.parametrize("name", ["basic", "batch", "broker", "delay", "ipv6", "transactions"])
 def test_queues_are_byte_for_byte_those_that_java_wrote(tmp_path, name):
-    source, _ = golden_store(name)
+    source = golden_root(name)
     store = copy_store(source, tmp_path / "store")
     expected = java_queues(store)
     rebuilt(store, max_split_bytes=7000)
@@ -112,7 +112,7 @@ def test_index_files_are_named_after_the_first_store_time(tmp_path):
 
 
 def test_extra_queues_are_made_where_multi_dispatch_is_on(tmp_path):
-    source, _ = golden_store("multidispatch")
+    source = golden_root("multidispatch")
     config = StoreConfig(enable_multi_dispatch=True, enable_lmq=True)
     expected = dispatched(source, tmp_path / "expected", config=config)
     assert any(name.startswith("%LMQ%") for name in expected[0])
@@ -124,7 +124,7 @@ def test_extra_queues_are_made_where_multi_dispatch_is_on(tmp_path):
 
 
 def test_delay_levels_come_from_the_settings(tmp_path):
-    source, _ = golden_store("delay")
+    source = golden_root("delay")
     config = StoreConfig(message_delay_level="7s 9s")
     expected = dispatched(source, tmp_path / "expected", config=config)
     store = copy_store(source, tmp_path / "store")

@@ -9,7 +9,7 @@ from rocketstore.errors import StoreLockedError
 from rocketstore.pipeline.jobs.audit.audit_job import REASONS, prove_rebuild
 from support.audit_runs import kinds, proved
 from support.clock import Clock
-from support.golden_stores import STORES, golden_store
+from support.golden_stores import STORES, golden_root
 from support.small_store import build_store, open_store, overwrite
 from support.store_files import overwrite_file
 
@@ -31,7 +31,7 @@ def store(tmp_path):
 
 @pytest.mark.parametrize("name", STORES)
 def test_what_java_wrote_differs_for_reasons_that_are_known(name):
-    report = proved(golden_store(name)[0])
+    report = proved(golden_root(name))
     assert set(report.explained) <= set(REASONS)
     assert EXPLAINED.get(name, set()) <= set(report.explained)
     assert report.is_damaged == (name == "crash/bitflip_middle_last_file")
@@ -47,7 +47,7 @@ def test_a_store_of_ours_is_the_same(store):
 
 def test_a_time_by_other_delay_levels_is_a_reason_and_a_hash_for_a_time_a_finding(tmp_path):
     root = tmp_path / "store"
-    shutil.copytree(golden_store("delay")[0], root)
+    shutil.copytree(golden_root("delay"), root)
     assert proved(root).explained == {}
     queue = min((root / "consumequeue" / "SCHEDULE_TOPIC_XXXX").glob("*/*"))
     with queue.open("r+b") as file:

@@ -29,7 +29,7 @@ from rocketstore.pipeline.jobs.report.report_page import (
     visible,
 )
 from support.busy_log import FILE_BYTES, NASTY, START_MS, busy_puts, write_log
-from support.golden_stores import LOGS, golden_store
+from support.golden_stores import LOGS, golden_root, golden_store
 from support.memory import memory_directory
 from support.report_run import make_report, read_page, tables_of
 
@@ -69,7 +69,7 @@ def reports():
             if name in puts:
                 return report_of(store, puts[name])
             store.parent.mkdir(parents=True)
-            return make_report(golden_store(name)[0], store.parent / "report")
+            return make_report(golden_root(name), store.parent / "report")
 
         yield made
 

@@ -37,7 +37,7 @@ from support.archiving import archived, log_bytes, rows, sent, written_by_anothe
 from support.clock import START_MS, Clock
 from support.fault_settings import stride
 from support.golden import CRASH_CASES, golden_case
-from support.golden_stores import LOGS, golden_store
+from support.golden_stores import LOGS, golden_root
 from support.killed import Killed
 from support.memory import memory_directory
 from support.pipeline_tables import read_table
@@ -73,7 +73,7 @@ def archive_of(three_files):
 
 @pytest.mark.parametrize("name", LOGS)
 def test_golden_logs_come_back_byte_for_byte(name, tmp_path):
-    source, _ = golden_store(name)
+    source = golden_root(name)
     # Logs of crashes are alike but for their ends: of them one cut shows enough.
     for split in SPLITS[: 1 if name.startswith("crash/") else None]:
         archived(source, tmp_path / "a", stretch=split)

@@ -15,7 +15,7 @@ from rocketstore.pipeline.streaming.stream_options import UNLIMITED, BatchLimits
 from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader
 from rocketstore.places import files
 from support.clock import Clock
-from support.golden_stores import STORES, golden_store
+from support.golden_stores import STORES, golden_root
 from support.pipeline_tables import read_table
 from support.small_store import CONFIG, LOG_FILE_BYTES, build_store, messages, open_store, put_all
 from support.stream_run import MODES, StreamRun, flat, places_of, sorted_places
@@ -92,7 +92,7 @@ HEALTHY = [name for name in STORES if not name.startswith("crash/")]
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_stream_over_a_java_store_has_the_rows_of_a_query(name):
-    root = golden_store(name)[0]
+    root = golden_root(name)
     rows = read_table(root)
     stream = StreamRun(root, startingOffsets="earliest", maxOffsetsPerTrigger=100)
     assert flat(stream.drain()) == rows

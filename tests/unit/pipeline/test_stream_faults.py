@@ -13,7 +13,7 @@ from rocketstore.pipeline.streaming import live_log
 from rocketstore.places import files
 from rocketstore.units import QueueKey
 from support.clock import Clock
-from support.golden_stores import LOGS, golden_store
+from support.golden_stores import LOGS, golden_root
 from support.pipeline_tables import read_table
 from support.small_store import (
     LOG_FILE_BYTES,
@@ -608,7 +608,7 @@ def test_an_entry_that_points_elsewhere_is_reported(root, log):
 
 @pytest.mark.parametrize("name", [name for name in LOGS if name.startswith("crash/")])
 def test_a_stream_over_a_crashed_store_has_the_intact_rows(name):
-    root = golden_store(name)[0]
+    root = golden_root(name)
     rows = read_table(root, damage="skip")
     run = StreamRun(root, **ALL, damage="skip", maxOffsetsPerTrigger=50)
     assert flat(run.drain()) == rows

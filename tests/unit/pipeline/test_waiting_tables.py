@@ -22,7 +22,7 @@ from rocketstore.transaction.ledger import endings_of, read_ledger
 from rocketstore.transaction.records import times_checked
 from support.clock import Clock
 from support.extended_store import open_extended, units_of
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root, golden_store
 from support.pipeline_tables import plan_table, read_table
 from support.small_store import CONFIG, open_store, overwrite
 from support.store_files import overwrite_file
@@ -36,7 +36,7 @@ def in_ms(moment):
 
 
 def copy_of(name, tmp_path):
-    return shutil.copytree(golden_store(name)[0], tmp_path / name)
+    return shutil.copytree(golden_root(name), tmp_path / name)
 
 
 def write_offsets(store, file, offsets):
@@ -93,7 +93,7 @@ def test_an_offset_that_nothing_says_is_the_first_and_one_too_far_the_end(tmp_pa
 
 
 def test_tags_and_keys_of_what_waits_can_be_asked_for_without_its_due_time():
-    rows = read_table(golden_store("delay")[0], table="delays", columns="keys,tags,level")
+    rows = read_table(golden_root("delay"), table="delays", columns="keys,tags,level")
     assert {tuple(row["keys"]) for row in rows} >= {("dk1",), ("dk3",)}
     assert {row["tags"] for row in rows} == {None, "D"}
 
@@ -109,7 +109,7 @@ def test_queues_of_other_topics_are_not_listed(tmp_path, looks):
 
 
 def test_a_store_without_delays_plans_no_task():
-    store, _ = golden_store("basic")
+    store = golden_root("basic")
     assert plan_table(store, table="delays") == plan_table(store, table="transactions") == []
 
 
@@ -164,7 +164,7 @@ def test_the_list_of_delays_has_those_of_the_table_that_no_message_in_the_log_is
     name, count
 ):
     # Java counts of a run only the first, and would deliver the others again (K-S2).
-    root, _ = golden_store(name)
+    root = golden_root(name)
     copies = {
         (row["uniqKey"], row["bornTimestamp"], row["topic"])
         for row in read_table(root, table="commitlog")

@@ -28,7 +28,7 @@ from support.extended_store import (
     units_on_disk,
 )
 from support.faulty_disk import FaultyDisk, nth
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root, golden_store
 from support.inside import parts_of
 from support.memory import tmp_path  # noqa: F401 - a directory in memory
 from support.reading import all_messages
@@ -81,7 +81,7 @@ def of_java(tmp_path, monkeypatch):  # noqa: F811
 
 
 def test_dispatch_of_a_golden_log_writes_java_s_files(of_java):
-    golden, _ = golden_store("cqext")
+    golden = golden_root("cqext")
     open_extended(of_java, Clock(NOW_MS), GOLDEN).close()
     assert queue_files(of_java) == queue_files(golden)
     open_extended(of_java, Clock(NOW_MS), GOLDEN).close()
@@ -90,7 +90,7 @@ def test_dispatch_of_a_golden_log_writes_java_s_files(of_java):
 
 @pytest.mark.parametrize("lost", ["nothing", "units", "last units", "entries", "last entries"])
 def test_a_crash_leaves_what_java_wrote(of_java, lost):
-    golden, _ = golden_store("cqext")
+    golden = golden_root("cqext")
     open_extended(of_java, Clock(NOW_MS), GOLDEN).close()
     directory = of_java / (DIRECTORY if "units" in lost else "consumequeue") / "ExtTopic" / "0"
     if lost in ("units", "entries"):

@@ -9,7 +9,7 @@ import pytest
 from rocketstore.format.java_hash import tags_code
 from rocketstore.scan.arrow import SCHEMA, to_arrow
 from rocketstore.scan.scanner import scan_window
-from support.golden_stores import STORES, golden_store
+from support.golden_stores import STORES, golden_root, golden_store
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
@@ -82,7 +82,7 @@ def test_columns_are_what_java_dispatches(name):
 
 
 def test_arrow_columns_have_the_schema_whatever_is_asked_for():
-    store, _ = golden_store("basic")
+    store = golden_root("basic")
     data = (store / "commitlog" / "00000000000000000000").read_bytes()
     (batch,) = scan_window(data, base=0)
     whole = to_arrow(batch.columns)

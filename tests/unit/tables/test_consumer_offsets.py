@@ -9,7 +9,7 @@ import pytest
 from rocketstore import FlushFailedError, FormatError, Message, MessageStore, StoreConfig
 from rocketstore.format.metadata_json import ConsumerOffsets, decode_table
 from rocketstore.storage.threads import Periodic
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.offset_table import offset_table
 from support.patience import wait_until
 
@@ -38,7 +38,7 @@ def test_a_table_is_written_as_java_writes_it(tmp_path):
 
 
 def test_a_broker_s_table_is_read_and_saved_without_a_change_of_what_nobody_touched(tmp_path):
-    golden, _ = golden_store("broker")
+    golden = golden_root("broker")
     shutil.copytree(golden / "config", tmp_path / "config")
     table = table_at(tmp_path)
     assert table.get("GoldenTopic", "golden_group", 3) == 102

@@ -6,11 +6,11 @@ from rocketstore import FormatError
 from rocketstore.format.metadata_json import SubscriptionGroup, loads
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.tables.groups import SubscriptionGroups
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 
 
 def test_groups_are_those_of_the_file_and_of_4_9_s_defaults_where_it_says_nothing(tmp_path):
-    golden, _ = golden_store("broker")
+    golden = golden_root("broker")
     groups = SubscriptionGroups(StoreLayout.of(golden))
     assert groups.get("golden_group").group_name == "golden_group"
     new = SubscriptionGroups(StoreLayout.of(tmp_path)).get("new")

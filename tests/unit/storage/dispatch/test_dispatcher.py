@@ -26,7 +26,7 @@ from rocketstore.units import ByteRange, QueueKey
 from support.clock import Clock
 from support.dispatch_parts import DispatchParts
 from support.faulty_disk import FaultyDisk
-from support.golden_stores import golden_store
+from support.golden_stores import golden_root
 from support.index_answers import find
 from support.oracle.codecs import decode_item
 from support.patience import PATIENCE_S, wait_until
@@ -46,7 +46,7 @@ def parts(tmp_path):
     "name", ["basic", "batch", "ipv6", "expired/base", "delay", "transactions", "multidispatch"]
 )
 def test_dispatching_a_log_of_java_gives_the_queue_and_index_bytes_of_java(name, tmp_path):
-    store, _ = golden_store(name)
+    store = golden_root(name)
     shutil.copytree(store / "commitlog", tmp_path / "commitlog")
     disk = Disk()
     log = MappedFileQueue(tmp_path / "commitlog", 65_536, disk=disk)
@@ -73,7 +73,7 @@ def _in_order(directory):
 
 
 def test_an_expired_log_without_queues_gives_javas_fillers(tmp_path):
-    store, _ = golden_store("expired/files_and_cq_removed")
+    store = golden_root("expired/files_and_cq_removed")
     shutil.copytree(store / "commitlog", tmp_path / "commitlog")
     disk = Disk()
     log = MappedFileQueue(tmp_path / "commitlog", 65_536, disk=disk)
