@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
 
+import pytest
+
 import rocketstore
 
 PACKAGE = Path(rocketstore.__file__).parent
@@ -36,25 +38,36 @@ def code_objects(code: CodeType) -> Iterator[CodeType]:
             yield from code_objects(constant)
 
 
-def blocks_of_locks(tree: ast.AST) -> list[range]:
+@pytest.fixture(scope="module")
+def nodes():
+    """Return the nodes of each module, by its name."""
+    paths = {str(path.relative_to(PACKAGE)): path for path in PACKAGE.rglob("*.py")}
+    return {name: nodes_of(path.read_text("utf-8")) for name, path in paths.items()}
+
+
+def nodes_of(source: str) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(source))]
+
+
+def blocks_of_locks(nodes: list[ast.AST]) -> list[range]:
     """Return the lines of each block entered by a name, not by a call that makes a context.
 
     ``cython.nogil`` takes no lock.
     """
     return [
         range(node.body[0].lineno, (node.body[-1].end_lineno or 0) + 1)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.With)
         and any(isinstance(item.context_expr, (ast.Name, ast.Attribute)) for item in node.items)
         and not any(ast.unparse(item.context_expr) == "cython.nogil" for item in node.items)
     ]
 
 
-def ways_past(source: str) -> set[int]:
+def ways_past(nodes: list[ast.AST]) -> set[int]:
     """Return the lines in blocks of locks from which an interrupt passes by the block's end."""
-    blocks = blocks_of_locks(ast.parse(source))
+    blocks = blocks_of_locks(nodes)
     found = set()
-    for code in code_objects(compile(source, "", "exec")):
+    for code in code_objects(compile(nodes[0], "", "exec")) if blocks else ():
         handled = dis._parse_exception_table(code)  # type: ignore[attr-defined] # no public way
         for step in dis.get_instructions(code):
             line = step.positions.lineno if step.positions else None
@@ -68,13 +81,12 @@ def ways_past(source: str) -> set[int]:
     return found
 
 
-def loops_of_conditions(source: str) -> set[int]:
+def loops_of_conditions(nodes: list[ast.AST]) -> set[int]:
     """Return the lines of loops in blocks of locks that go back right after a condition."""
-    tree = ast.parse(source)
-    blocks = blocks_of_locks(tree)
+    blocks = blocks_of_locks(nodes)
     return {
         node.lineno
-        for node in ast.walk(tree)
+        for node in nodes
         if (
             isinstance(node, ast.While)
             or (isinstance(node, ast.For) and isinstance(node.body[-1], ast.If))
@@ -83,27 +95,24 @@ def loops_of_conditions(source: str) -> set[int]:
     }
 
 
-def test_no_loop_in_a_lock_ends_with_a_condition():
+def test_no_loop_in_a_lock_ends_with_a_condition(nodes):
     """As the next test, on versions too that list a handler there."""
-    sources = {path: path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
-    found = {path.name: loops_of_conditions(text) for path, text in sources.items()}
-    assert {name for name, lines in found.items() if lines} <= {
-        "files.py"
-    }  # its block is no lock's
+    found = {name for name, found in nodes.items() if loops_of_conditions(found)}
+    assert {Path(name).name for name in found} <= {"files.py"}  # its block is no lock's
 
 
-def test_every_way_out_of_a_lock_lets_go_of_it():
-    sources = {path: path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
-    past = {path: ways_past(text) for path, text in sources.items() if "ock" in text}
-    assert {path: lines for path, lines in past.items() if lines} == {}
+def test_every_way_out_of_a_lock_lets_go_of_it(nodes):
+    past = {name: ways_past(found) for name, found in nodes.items()}
+    assert {name: lines for name, lines in past.items() if lines} == {}
 
 
-def test_every_lock_of_a_block_is_one_that_no_interrupt_leaves_taken():
+def test_every_lock_of_a_block_is_one_that_no_interrupt_leaves_taken(nodes):
     plain = {
-        str(path.relative_to(PACKAGE))
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        name
+        for name, found in nodes.items()
+        for node in found
         if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
         and ast.unparse(node.func) in {"threading.Lock", "threading.RLock", "threading.Condition"}
     }
     # A bell is no block's, nor what wakes the threads of a group, nor the end of a thread's start;
@@ -112,12 +121,12 @@ def test_every_lock_of_a_block_is_one_that_no_interrupt_leaves_taken():
     assert plain == bells | {"consuming/async_puts.py"}
 
 
-def test_a_lock_is_taken_by_a_call_only_where_no_block_could_take_it():
+def test_a_lock_is_taken_by_a_call_only_where_no_block_could_take_it(nodes):
     """After the call an interrupt may come, in front of any ``try`` that would let go."""
     calls = {
-        str(path.relative_to(PACKAGE))
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        name
+        for name, found in nodes.items()
+        for node in found
         if isinstance(node, ast.Attribute) and node.attr == "acquire"
     }
     # Bells, which are rung by letting go; the lock of a store's files, dropped by what opens it.
@@ -126,6 +135,7 @@ def test_a_lock_is_taken_by_a_call_only_where_no_block_could_take_it():
 
 
 def test_blocks_of_locks_are_recognised():
-    assert [list(block) for block in blocks_of_locks(ast.parse(LOCKING))] == [[4, 5, 6]]
-    assert ways_past(LOCKING) <= {5, 6}
-    assert loops_of_conditions(LOCKING) == {4}
+    nodes = nodes_of(LOCKING)
+    assert [list(block) for block in blocks_of_locks(nodes)] == [[4, 5, 6]]
+    assert ways_past(nodes) <= {5, 6}
+    assert loops_of_conditions(nodes) == {4}
