@@ -9,6 +9,7 @@ from typing import Any
 from support.java_program import OPEN, JavaProgram, class_path
 from support.java_store import DISK_MAY_BE_FULL, SMALL_FILES
 from support.line_process import InHome
+from support.ports import free_port
 
 PROJECT = Path(__file__).resolve().parents[1] / "interop" / "java49"
 
@@ -32,20 +33,21 @@ class GenuineBroker(InHome):
 
     def start_name_server(self) -> str:
         """Start a name server; return its address."""
-        port = self._process.ask("nameServer", path=self._home.name)["port"]
+        port = free_port()
+        self._process.ask("nameServer", path=self._home.name, port=port)
         return f"127.0.0.1:{port}"
 
     def start_broker(
         self, name_server: str, path: Path | None = None, port: int | None = None, **settings: Any
     ) -> str:
         """Start a broker that registers with a name server; return its address."""
-        place = {"path": str(path or f"{self._home.name}/store")}
-        if port is not None:
-            place["port"] = str(port)
+        port = port or free_port()
+        place = {"path": str(path or f"{self._home.name}/store"), "port": port}
         # On a busy machine a send may wait for more than 200 ms, after which it is refused.
         own = {"namesrvAddr": name_server, "brokerFastFailureEnable": False}
         config = {**SMALL_FILES, **own, **settings}
-        return f"127.0.0.1:{self._process.ask('broker', config=config, **place)['port']}"
+        self._process.ask("broker", config=config, **place)
+        return f"127.0.0.1:{port}"
 
     def stop_broker(self) -> None:
         """Stop the broker in order; it unregisters."""

@@ -17,9 +17,10 @@ from typing import Any
 
 from support.java_batch_store import PROJECT
 from support.java_program import OPEN, JavaProgram, class_path
-from support.java_store import DISK_MAY_BE_FULL, SMALL_FILES, CommandFailedError
+from support.java_store import DISK_MAY_BE_FULL, SMALL_FILES
 from support.line_process import InHome
 from support.patience import wait_until
+from support.ports import free_port
 
 NEWER_PROJECT = PROJECT / "newer"
 
@@ -55,14 +56,7 @@ class NewerBroker(InHome):
 
     def open(self, path: Path, **settings: object) -> None:
         """Start a broker with the store at `path`."""
-        arguments = {"path": str(path), "config": {**SETTINGS, **settings}}
-        try:
-            self.ask("open", **arguments)
-        except CommandFailedError as failed:
-            if "BindException" not in str(failed):
-                raise
-            self.close()  # somebody took the port before the broker did
-            self.ask("open", **arguments)
+        self.ask("open", path=str(path), config={**SETTINGS, **settings}, port=free_port())
 
     def put(
         self, topic: str, body: bytes, queue_id: int = 0, *, cmd: str = "put",

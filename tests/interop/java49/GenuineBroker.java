@@ -2,8 +2,6 @@ import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
-import java.net.InetAddress;
-import java.net.ServerSocket;
 import java.nio.charset.StandardCharsets;
 import java.util.Properties;
 import org.apache.rocketmq.broker.BrokerController;
@@ -34,8 +32,8 @@ public final class GenuineBroker {
 
     private void handle(JSONObject ask, JSONObject answer) throws Exception {
         switch (ask.getString("cmd")) {
-            case "nameServer": answer.put("port", nameServer(ask.getString("path"))); break;
-            case "broker": answer.put("port", start(ask)); break;
+            case "nameServer": nameServer(ask.getString("path"), ask.getIntValue("port")); break;
+            case "broker": start(ask); break;
             case "stop": broker.shutdown(); break;
             case "keys": answer.put("keys", keys()); break;
             case "mqadmin": answer.put("output", mqadmin(ask.getJSONArray("arguments"))); break;
@@ -58,20 +56,19 @@ public final class GenuineBroker {
         return keys;
     }
 
-    private static int nameServer(String path) throws Exception {
+    private static void nameServer(String path, int port) throws Exception {
         NamesrvConfig config = new NamesrvConfig();
         config.setRocketmqHome(path);
         config.setKvConfigPath(path + "/kvConfig.json");
         config.setConfigStorePath(path + "/namesrv.properties");
         NettyServerConfig server = new NettyServerConfig();
-        server.setListenPort(freePort(0));
+        server.setListenPort(port);
         NamesrvController controller = new NamesrvController(config, server);
         controller.initialize();
         controller.start();
-        return server.getListenPort();
     }
 
-    private int start(JSONObject ask) throws Exception {
+    private void start(JSONObject ask) throws Exception {
         Properties properties = new Properties();
         ask.getJSONObject("config").forEach((name, value) -> properties.put(name, "" + value));
         BrokerConfig config = new BrokerConfig();
@@ -83,15 +80,14 @@ public final class GenuineBroker {
         config.setBrokerIP2("127.0.0.1");
         store.setStorePathRootDir(ask.getString("path"));
         store.setStorePathCommitLog(ask.getString("path") + "/commitlog");
-        store.setHaListenPort(freePort(0));
+        store.setHaListenPort(0);
         NettyServerConfig server = new NettyServerConfig();
-        server.setListenPort(ask.containsKey("port") ? ask.getIntValue("port") : freePort(2));
+        server.setListenPort(ask.getIntValue("port"));
         broker = new BrokerController(config, server, new NettyClientConfig(), store);
         if (!broker.initialize()) {
             throw new IllegalStateException("the broker does not start");
         }
         broker.start();
-        return server.getListenPort();
     }
 
     /** Return what a command of mqadmin prints. */
@@ -120,18 +116,5 @@ public final class GenuineBroker {
         }
         producer.shutdown();
         return results;
-    }
-
-    /** Return a free port below which another one is free, as a broker's second port has to be. */
-    private static int freePort(int below) throws Exception {
-        InetAddress host = InetAddress.getLoopbackAddress();
-        while (true) {
-            try (ServerSocket one = new ServerSocket(0, 1, host);
-                 ServerSocket other = new ServerSocket(below == 0 ? 0 : one.getLocalPort() - below, 1, host)) {
-                return one.getLocalPort();
-            } catch (java.net.BindException taken) {
-                continue;
-            }
-        }
     }
 }

@@ -2,9 +2,7 @@ import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
 import io.netty.channel.ChannelInboundHandlerAdapter;
 import io.netty.channel.embedded.EmbeddedChannel;
-import java.net.BindException;
 import java.net.InetSocketAddress;
-import java.net.ServerSocket;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Base64;
@@ -137,29 +135,16 @@ public final class NewerStores {
         MixAll.properties2Object(settings, brokerConfig);
         MessageStoreConfig storeConfig = new MessageStoreConfig();
         storeConfig.setStorePathRootDir(command.getString("path"));
-        storeConfig.setHaListenPort(freePort());
+        storeConfig.setHaListenPort(0);
         MixAll.properties2Object(settings, storeConfig);
         NettyServerConfig server = new NettyServerConfig();
-        server.setListenPort(freePort());
+        server.setListenPort(command.getIntValue("port"));
         broker = new BrokerController(brokerConfig, server, new NettyClientConfig(), storeConfig);
         if (!broker.initialize()) {
             throw new IllegalStateException("initialize() refused " + command.getString("path"));
         }
         broker.start();
         store = broker.getMessageStore();
-    }
-
-    /** A port that is free, as is the one two below it, where a broker listens too. */
-    private static int freePort() throws Exception {
-        while (true) {
-            try (ServerSocket one = new ServerSocket(0)) {
-                try (ServerSocket below = new ServerSocket(one.getLocalPort() - 2)) {
-                    return below.getLocalPort() + 2;
-                } catch (BindException taken) {
-                    continue;
-                }
-            }
-        }
     }
 
     private void topic(JSONObject command) {
