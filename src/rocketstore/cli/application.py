@@ -112,13 +112,16 @@ def _fill_streams() -> None:
     """Let no file or socket of this program take the place of a standard stream that is closed.
 
     What is written to that stream is dropped, and never reaches a store's file. And uvloop ends a
-    process that has closed one of these descriptors, as if by an error of the system.
+    process that has closed one of these descriptors, as if by an error of the system. One that
+    does not block, as another program made it, has Python drop what its reader is too slow for.
     """
     for number in range(3):
         try:
-            os.fstat(number)
+            os.set_blocking(number, True)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - until the end
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
     if sys.stderr is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -295,6 +297,34 @@ def test_a_closed_stderr_keeps_no_command_from_its_work(tmp_path):
     assert command("store", "verify", str(tmp_path)).returncode == 0
     missing = command("store", "verify", str(tmp_path / "none"))
     assert (missing.returncode, missing.stdout) == (3, b"")
+
+
+def test_without_standard_input_nothing_is_imported(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-m", "rocketstore.cli", "store", "import", str(tmp_path), "-t", "t", "-"],
+        capture_output=True,
+        preexec_fn=lambda: os.close(0),
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ended.stdout.startswith(b"0 messages imported")
+
+
+def test_a_pipe_that_another_program_made_not_to_block_loses_no_line_to_a_slow_reader(tmp_path):
+    with MessageStore.open(tmp_path, StoreConfig.small()) as store:
+        for _ in range(100):
+            store.put(Message(topic="t", body=bytes(300)))
+    command = [sys.executable, "-m", "rocketstore.cli", "store", "scan", str(tmp_path)]
+    whole = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    assert fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096) < len(whole) // 4
+    with subprocess.Popen(command, stdout=writing) as shown, os.fdopen(reading, "rb") as pipe:
+        os.close(writing)
+        select.select([pipe], [], [])
+        time.sleep(0.2)
+        assert pipe.read() == whole
+        assert shown.wait(PATIENCE_S) == 0
 
 
 def test_what_the_store_logs_is_shown_once_on_stderr(capsys):
