@@ -1,6 +1,7 @@
 """What ``store verify``, ``store repair`` and the rebuild commands say and do."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -9,13 +10,17 @@ from typing import Any
 
 import pytest
 
-from rocketstore import MessageStore
+from rocketstore import Message, MessageStore
 from rocketstore.cli.application import run
+from rocketstore.storage.recovery.replacement import commit, locked, staged
 from support.clock import Clock
 from support.golden import golden_case
 from support.patience import PATIENCE_S
 from support.small_store import build_store, flip_body
 from support.trees import tree
+
+USER = 4242
+"""A user, who need not exist."""
 
 
 @pytest.fixture
@@ -55,6 +60,26 @@ def test_each_command_says_which_step_is_next(flipped, capsys):
         text = " ".join(capsys.readouterr().out.split())
         assert last in text
         assert (f"rocketstore store repair {flipped} --dry-run" in text) == (command == "verify")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files for another user")
+def test_what_root_makes_in_a_store_of_another_user_is_that_user_s(flipped, capsys):
+    (flipped / "lock").unlink(missing_ok=True)
+    for path in [flipped, *flipped.rglob("*")]:
+        os.chown(path, USER, USER + 1)
+    before = tree(flipped)
+    run(["store", "repair", str(flipped)])
+    run(["queue", "rebuild", str(flipped)])
+    run(["index", "rebuild", str(flipped)])
+    with locked(flipped), staged(flipped) as staging:
+        (staging / "consumequeue" / "orders" / "0").mkdir(parents=True)
+        commit(flipped, staging, now_ms=1)
+    with MessageStore.open(flipped) as store:
+        store.put(Message(topic="new", body=b""))
+        store.consumer_offsets.set("new", "billing", 0, 1)
+    assert len(tree(flipped)) > len(before) + 10
+    owners = {(path.stat().st_uid, path.stat().st_gid) for path in flipped.rglob("*")}
+    assert owners == {(USER, USER + 1)}
 
 
 def test_repair_exits_1_for_what_it_finds_and_leaves(basic, capsys):

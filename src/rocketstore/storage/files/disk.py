@@ -186,6 +186,14 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def give_to_owner(made: int | Path, directory: Path) -> None:
+    """Let what root made in a directory belong to its owner: root repairs the stores of others."""
+    if os.geteuid() == 0:
+        with contextlib.suppress(OSError):  # a root that may not, as over NFS
+            status = directory.stat()
+            os.chown(made, status.st_uid, status.st_gid)
+
+
 def status_of(path: Path, *, follows: bool = True) -> os.stat_result | None:
     """Return what a path leads to; None where that is nothing, or only a link to itself."""
     try:
@@ -221,7 +229,9 @@ class Disk:
     def create_file(self, path: Path) -> int:
         """Create the file, which must not exist, and return a descriptor to read and write it."""
         self._check_held()
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        give_to_owner(descriptor, path.parent)
+        return descriptor
 
     def create_unnamed(self, path: Path) -> int | None:
         """Create a file without a name on the file system of `path`, which `give_name` names.
@@ -233,11 +243,13 @@ class Disk:
         if not _OWN_DESCRIPTORS.is_dir():
             return None
         try:
-            return os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
         except OSError as error:
             if error.errno in _NOT_SUPPORTED_ERRORS | {errno.EISDIR}:
                 return None
             raise
+        give_to_owner(descriptor, path.parent)
+        return descriptor
 
     def give_name(self, descriptor: int, path: Path) -> None:
         """Name a file of `create_unnamed`; nothing of that name may exist."""
@@ -356,6 +368,7 @@ class Disk:
                 why, hint = in_the_way(path)
                 raise StoreError(f"cannot make the directory {path}: {why}", hint=hint) from error
             try:
+                give_to_owner(path, path.parent)
                 if sync:
                     self.fsync_directory(path.parent)
             except BaseException:

@@ -37,7 +37,14 @@ from rocketstore.format.file_name import (
     parse_file_name,
 )
 from rocketstore.locks import Lock
-from rocketstore.storage.files.disk import no_file, read_at, real_path, status_of, system_errors
+from rocketstore.storage.files.disk import (
+    give_to_owner,
+    no_file,
+    read_at,
+    real_path,
+    status_of,
+    system_errors,
+)
 from rocketstore.storage.files.pread_files import OpenFile
 from rocketstore.storage.files.whole_file import holds_data
 
@@ -123,6 +130,7 @@ class StoreLock:
         with system_errors(f"cannot open {path} for writing"):
             self._file = io.FileIO(path, "r+", opener=_opened)
         descriptor = self._file.fileno()
+        give_to_owner(descriptor, path.parent)
         _lock(descriptor, path)
         if read_at(descriptor, path, 0, len(LOCK_CONTENT)) != LOCK_CONTENT:
             with system_errors(f"cannot write {path}"):

@@ -27,7 +27,7 @@ from rocketstore.errors import NotAStoreError, StoreError, SystemRefusedError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY
 from rocketstore.storage.checkpoint import forget_known_ends
-from rocketstore.storage.files.disk import Disk, system_errors
+from rocketstore.storage.files.disk import Disk, give_to_owner, system_errors
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.log_directories import refuse_foreign
 from rocketstore.storage.files.whole_file import replace_whole
@@ -104,6 +104,8 @@ def commit(root: Path, staging: Path, *, now_ms: int, disk: Disk | None = None) 
     for name in names:
         _refuse_link(root / name)
         at_once(disk.fsync_directory, [Path(one) for one, _, _ in os.walk(staging / name)])
+        for path in (staging / name, *(staging / name).rglob("*")):
+            give_to_owner(path, root)
     swaps = [(name, (staging / name).stat().st_ino, _inode(root / name)) for name in names]
     kept = _kept_directory(root, now_ms)
     if kept.parent.is_dir() and not os.access(kept.parent, os.W_OK):  # else only after the swaps
