@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.arguments import enter_by_name
-from rocketstore.errors import FlushFailedError, RocketStoreError
+from rocketstore.errors import FlushFailedError, RocketStoreError, StoreLockedError
 from rocketstore.events import get_logger
 from rocketstore.locks import OwnedLock
 from rocketstore.storage.attached import Service
@@ -268,6 +268,11 @@ class StoreWorkers:
         self.statistics.sample(self._parts.dispatcher.behind_bytes)
         self.watch_dispatch()
         self.make_ahead()
+        try:
+            self._parts.lock.renew()
+        except StoreLockedError as error:
+            self._parts.flags.set(RunningFlag.NOT_WRITEABLE, str(error))
+            raise
 
     def make_ahead(self) -> None:
         """Have the next files of the log made once the last one is half full; not before."""

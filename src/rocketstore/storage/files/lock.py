@@ -139,6 +139,15 @@ class StoreLock:
         _held[:] = [one for one in _held if one[0]()]
         _held.append((weakref.ref(self._file), os.fstat(descriptor)))
 
+    def renew(self) -> None:
+        """Take the lock again: the kernel drops it when the program copies or reads the lock file.
+
+        `StoreLockedError` says that another process took it meanwhile.
+        """
+        with _registry:
+            if self._file is not None and not self._file.closed:
+                _lock(self._file.fileno(), self._path)
+
     def extend(self, directories: Iterable[Path]) -> None:
         """Lock directories too, as far as they are there, and where the log ends in them.
 

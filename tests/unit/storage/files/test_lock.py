@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from rocketstore import Message, MessageStore
 from rocketstore.errors import StoreError, StoreLockedError
 from rocketstore.storage.files.lock import StoreLock
+from rocketstore.storage.results import PutMessageStatus
+from support.foreign_lock import held
+from support.patience import wait_until
+from support.small_store import CONFIG
 
 HOLDER = """
 import sys
@@ -32,8 +37,16 @@ except StoreLockedError as error:
 """
 
 
-def other_process_finds(path: Path) -> str:
-    command = [sys.executable, "-c", TAKER, str(path)]
+ASKER = """
+import sys
+from pathlib import Path
+from rocketstore.storage.files.lock import writer_pid
+print(writer_pid(Path(sys.argv[1])))
+"""
+
+
+def other_process_finds(path: Path, code: str = TAKER) -> str:
+    command = [sys.executable, "-c", code, str(path)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -85,6 +98,23 @@ def test_a_second_open_in_this_process_is_refused_and_does_not_drop_the_lock(tmp
     assert caught.value.owner_pid == os.getpid()
     assert other_process_finds(path) == str(os.getpid())
     lock.release()
+
+
+def test_a_lock_that_the_program_dropped_as_it_copied_the_store_is_taken_again(tmp_path):
+    with MessageStore.open(tmp_path, CONFIG) as store:
+        (tmp_path / "lock").read_bytes()
+        wait_until(lambda: other_process_finds(tmp_path / "lock", ASKER) == str(os.getpid()))
+        assert store.put(Message(topic="orders", body=b"")).is_stored
+
+
+def test_a_lock_that_another_process_took_meanwhile_ends_the_puts(tmp_path):
+    with MessageStore.open(tmp_path, CONFIG) as store:
+        (tmp_path / "lock").read_bytes()
+        with held(tmp_path):
+            wait_until(lambda: store.running_flags.reasons)
+        result = store.put(Message(topic="orders", body=b""))
+        assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+        assert "a process in another container or on another host holds" in result.detail
 
 
 def test_another_name_of_the_same_file_is_refused_too(tmp_path):
