@@ -7,12 +7,14 @@ import os
 import resource
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from rocketstore.events import get_logger
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
+
+_Made = TypeVar("_Made", int, Path)
 
 _log: Final = get_logger(__name__)
 
@@ -81,6 +83,15 @@ def new_event_loop() -> AbstractEventLoop:
             stack.enter_context(Path(os.devnull).open("rb", buffering=0))
     loop: AbstractEventLoop = uvloop.new_event_loop()
     return loop
+
+
+def give_to_owner(made: _Made, directory: Path) -> _Made:
+    """Let what root made in a directory belong to its owner: root repairs the stores of others."""
+    if os.geteuid() == 0:
+        with contextlib.suppress(OSError):  # a root that may not, as over NFS
+            status = directory.stat()
+            os.chown(made, status.st_uid, status.st_gid)
+    return made
 
 
 class OfOneProcess:

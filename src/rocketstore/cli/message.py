@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import select
-import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
@@ -296,13 +294,8 @@ def new_messages(
 
 def _wait_for_more(seconds: float) -> None:
     """Wait; raise where the reader of the output has left, which no write may tell for long."""
-    try:
-        number = sys.stdout.fileno()
-    except (OSError, ValueError):  # the stream of a test
-        time.sleep(seconds)
-        return
     output = select.poll()
-    output.register(number, 0)
+    output.register(1, 0)
     if output.poll(seconds * 1000):
         raise BrokenPipeError
 

@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import Final
 
 from rocketstore.errors import StoreError, StoreFullError, SystemRefusedError
+from rocketstore.process import give_to_owner
 from rocketstore.rules.files import in_the_way
 from rocketstore.rules.table_files import NO_FILE
 from rocketstore.units import MiB
@@ -186,14 +187,6 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def give_to_owner(made: int | Path, directory: Path) -> None:
-    """Let what root made in a directory belong to its owner: root repairs the stores of others."""
-    if os.geteuid() == 0:
-        with contextlib.suppress(OSError):  # a root that may not, as over NFS
-            status = directory.stat()
-            os.chown(made, status.st_uid, status.st_gid)
-
-
 def status_of(path: Path, *, follows: bool = True) -> os.stat_result | None:
     """Return what a path leads to; None where that is nothing, or only a link to itself."""
     try:
@@ -229,9 +222,8 @@ class Disk:
     def create_file(self, path: Path) -> int:
         """Create the file, which must not exist, and return a descriptor to read and write it."""
         self._check_held()
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        give_to_owner(descriptor, path.parent)
-        return descriptor
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return give_to_owner(os.open(path, flags, 0o644), path.parent)
 
     def create_unnamed(self, path: Path) -> int | None:
         """Create a file without a name on the file system of `path`, which `give_name` names.
@@ -243,13 +235,12 @@ class Disk:
         if not _OWN_DESCRIPTORS.is_dir():
             return None
         try:
-            descriptor = os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644)
+            flags = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
+            return give_to_owner(os.open(path.parent, flags, 0o644), path.parent)
         except OSError as error:
             if error.errno in _NOT_SUPPORTED_ERRORS | {errno.EISDIR}:
                 return None
             raise
-        give_to_owner(descriptor, path.parent)
-        return descriptor
 
     def give_name(self, descriptor: int, path: Path) -> None:
         """Name a file of `create_unnamed`; nothing of that name may exist."""

@@ -37,14 +37,8 @@ from rocketstore.format.file_name import (
     parse_file_name,
 )
 from rocketstore.locks import Lock
-from rocketstore.storage.files.disk import (
-    give_to_owner,
-    no_file,
-    read_at,
-    real_path,
-    status_of,
-    system_errors,
-)
+from rocketstore.process import give_to_owner
+from rocketstore.storage.files.disk import no_file, read_at, real_path, status_of, system_errors
 from rocketstore.storage.files.pread_files import OpenFile
 from rocketstore.storage.files.whole_file import holds_data
 

@@ -47,11 +47,7 @@ _UNMAPPED_PAGES: Final = 16
 """Number of dirty pages that are worth a call that unmaps them before a sync."""
 
 _FAILED_HINT: Final = "check the disk, then open the store again; recovery keeps what is intact"
-
-_DELETED_HINT: Final = (
-    "see what cleans up there, and open the store again; /proc/PID/map_files of this process has "
-    "the bytes until it ends"
-)
+_DELETED_HINT: Final = "see what cleans up there; until the process ends /proc/PID/map_files has it"
 
 _NAME_LEVELS: Final = 3
 """How many directories, from a file's own upwards, may have names that no sync has made durable:

@@ -26,8 +26,9 @@ from rocketstore.at_once import at_once
 from rocketstore.errors import NotAStoreError, StoreError, SystemRefusedError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY
+from rocketstore.process import give_to_owner
 from rocketstore.storage.checkpoint import forget_known_ends
-from rocketstore.storage.files.disk import Disk, give_to_owner, system_errors
+from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.log_directories import refuse_foreign
 from rocketstore.storage.files.whole_file import replace_whole
