@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
 _Made = TypeVar("_Made", int, Path)
-
 _log: Final = get_logger(__name__)
 
 _MANY_DESCRIPTORS: Final = 1 << 20

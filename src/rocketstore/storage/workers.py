@@ -272,7 +272,6 @@ class StoreWorkers:
             self._parts.lock.renew()
         except StoreLockedError as error:
             self._parts.flags.set(RunningFlag.NOT_WRITEABLE, str(error))
-            raise
 
     def make_ahead(self) -> None:
         """Have the next files of the log made once the last one is half full; not before."""
