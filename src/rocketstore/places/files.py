@@ -183,6 +183,13 @@ class plain_reads:  # noqa: N801 - a generator's context takes longer than most 
         raise StoreError(what, hint=hints.get(type(error))) from error
 
 
+class passing_over_deleted(contextlib.AbstractContextManager[Any, bool]):  # noqa: N801 - as above
+    """Pass over a file that retention deleted since it was listed."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        return isinstance(error, StoreError) and isinstance(error.__cause__, FileNotFoundError)
+
+
 def _listed(entry: os.DirEntry[str]) -> Iterator[FileEntry]:
     """Yield what a directory of this machine holds under one name, unless it was deleted since."""
     try:

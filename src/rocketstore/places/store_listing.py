@@ -7,14 +7,12 @@ or neighbours is left out and reported, a short one is used as far as it goes.
 from __future__ import annotations
 
 import bisect
-import contextlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocketstore.config import resolve_sizes
 from rocketstore.config.files import commonest, observed_in
-from rocketstore.errors import StoreError
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
     BATCH_CONSUME_QUEUE_DIRECTORY,
@@ -30,7 +28,14 @@ from rocketstore.format.file_name import (
 )
 from rocketstore.format.index_file import is_index_file_name
 from rocketstore.format.metadata_json import BACKUP_SUFFIX, TOPICS_FILE
-from rocketstore.places.files import StoreFile, files_at, offset_files, side_by_side, subdirectories
+from rocketstore.places.files import (
+    StoreFile,
+    files_at,
+    offset_files,
+    passing_over_deleted,
+    side_by_side,
+    subdirectories,
+)
 from rocketstore.places.location import is_remote
 from rocketstore.places.log_files import list_segments
 from rocketstore.places.small_files import small_content
@@ -46,16 +51,6 @@ if TYPE_CHECKING:
     from rocketstore.places.files import FileEntry, Files
     from rocketstore.rules.queue_kinds import QueueKinds
     from rocketstore.rules.table_files import Content
-
-
-@contextlib.contextmanager
-def passing_over_deleted() -> Iterator[None]:
-    """Pass over a file that retention deleted since it was listed."""
-    try:
-        yield
-    except StoreError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
 
 
 class FileRow(NamedTuple):

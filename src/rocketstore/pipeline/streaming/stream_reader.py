@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import datasource as spark
 
-from rocketstore.errors import ConfigError, StoreError
+from rocketstore.errors import ConfigError
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
 from rocketstore.pipeline import queues
@@ -42,7 +42,7 @@ from rocketstore.pipeline.streaming.live_log import LiveLog, LogListing, Move
 from rocketstore.pipeline.streaming.live_queues import LiveQueues
 from rocketstore.pipeline.streaming.queue_evidence import QueueEvidence
 from rocketstore.pipeline.streaming.stream_options import LOG, QUEUES, UNLIMITED, BatchLimits, Place
-from rocketstore.places.files import opened
+from rocketstore.places.files import opened, passing_over_deleted
 from rocketstore.places.queue_files import QueueFiles
 
 if TYPE_CHECKING:
@@ -67,11 +67,8 @@ def answered(method: Callable[..., Answer]) -> Callable[..., Answer]:
 
     @plain_errors()
     def asked(*args: Any) -> Answer:
-        try:
+        with passing_over_deleted():
             return method(*args)
-        except StoreError as error:
-            if not isinstance(error.__cause__, FileNotFoundError):
-                raise
         return method(*args)
 
     return asked
@@ -382,22 +379,21 @@ def _records(
         where = f"{segment.path} from physical offset {segment.base + task.start} on"
         losses.report(f"{where}: {what}", "the batch has what is there")
 
-    try:
-        with opened(task.store.location, segment.path) as file:
-            for batch in scanned(task, file):
-                damaged += [passed_over(task, one, options) for one, _ in damage_of(task, batch)]
-                zeros_at, stop = batch.unwritten_at, segment.base + task.stop
-                if segment.is_last and zeros_at is not None and zeros_at < stop:
-                    lose(f"expected records up to {stop}, found zeros at {zeros_at}")
-                broker = task.store.broker_name
-                wanted = wanted_records(batch.columns, choice, broker, task.queue_ranges)
-                if options.has_topic_choice:
-                    evidence.take(batch.columns, wanted)
-                if len(wanted):
-                    yield wanted
-    except StoreError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
+    is_gone = True
+    with passing_over_deleted(), opened(task.store.location, segment.path) as file:
+        for batch in scanned(task, file):
+            damaged += [passed_over(task, one, options) for one, _ in damage_of(task, batch)]
+            zeros_at, stop = batch.unwritten_at, segment.base + task.stop
+            if segment.is_last and zeros_at is not None and zeros_at < stop:
+                lose(f"expected records up to {stop}, found zeros at {zeros_at}")
+            broker = task.store.broker_name
+            wanted = wanted_records(batch.columns, choice, broker, task.queue_ranges)
+            if options.has_topic_choice:
+                evidence.take(batch.columns, wanted)
+            if len(wanted):
+                yield wanted
+        is_gone = False
+    if is_gone:
         lose("the file is gone")
     report_skipped(task, damaged)
     evidence.compare()

@@ -13,9 +13,9 @@ import numpy as np
 
 from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY
 from rocketstore.format.queue_entry import DELAY_TOPIC
-from rocketstore.places.files import StoreFile, entries_of, opened
+from rocketstore.places.files import StoreFile, entries_of, opened, passing_over_deleted
 from rocketstore.places.queue_files import StoredFiles
-from rocketstore.places.store_listing import passing_over_deleted, row_of
+from rocketstore.places.store_listing import row_of
 from rocketstore.rules import runs
 from rocketstore.rules.batch_entries import queue_bounds
 from rocketstore.rules.findings import Finding, Severity

@@ -17,9 +17,8 @@ from rocketstore.format.index_file import (
 )
 from rocketstore.pipeline import log_read
 from rocketstore.pipeline.planning import SplitTask, split_bytes, tasks_of
-from rocketstore.places.files import opened
+from rocketstore.places.files import opened, passing_over_deleted
 from rocketstore.places.log_files import Segment, SegmentState
-from rocketstore.places.store_listing import passing_over_deleted
 from rocketstore.places.stores import StorePlace
 from rocketstore.rules.expectation import delay_array
 from rocketstore.rules.files import FileProblem

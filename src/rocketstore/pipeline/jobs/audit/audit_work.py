@@ -24,9 +24,8 @@ from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.jobs.audit import audit_plan
 from rocketstore.pipeline.jobs.audit.audit_plan import scanned
 from rocketstore.pipeline.jobs.execution import row_batch
-from rocketstore.places.files import StoreFile, files_at, opened
+from rocketstore.places.files import StoreFile, files_at, opened, passing_over_deleted
 from rocketstore.places.queue_files import QueueFiles, StoredFiles
-from rocketstore.places.store_listing import passing_over_deleted
 from rocketstore.rules import expectation
 from rocketstore.rules.batch_entries import entries_called_for
 from rocketstore.rules.expectation import ExpectedEntries, ExpectedItems
