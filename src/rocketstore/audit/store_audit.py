@@ -135,7 +135,14 @@ class StoreAudit:
             self.log_findings, last, self.entry_count, self.below_root, _last_bytes
         )
         yield from log_findings(self.log, self.file_position, is_live=self.writer.is_live)
-        yield from self._unreadable()
+        action = hint_of(OSError(EIO, ""))
+        for file in self.log_files:
+            for start, stop in runs.pairs(runs.joined([file.bad.ranges])):
+                yield finding(
+                    "log-damage", self.below_root(file.path), "unreadable: zeros are taken for it",
+                    offset=start, size=stop - start, action=action,
+                    physical_offset=file.base + start,
+                )  # fmt: skip
         for raft in dledger_directories(self.layout.root):
             reason = "the log of a DLedger broker, whose messages are not looked at"
             yield finding("dledger", self.below_root(raft), reason)
@@ -148,15 +155,6 @@ class StoreAudit:
         )
         yield from self.index_findings
         yield from self.batch_findings()
-
-    def _unreadable(self) -> Iterator[Finding]:
-        reason, action = "unreadable: zeros are taken for these bytes", hint_of(OSError(EIO, ""))
-        for file in self.log_files:
-            for start, stop in runs.pairs(runs.joined([file.bad.ranges])):
-                yield finding(
-                    "log-damage", self.below_root(file.path), reason, offset=start,
-                    size=stop - start, action=action, physical_offset=file.base + start,
-                )  # fmt: skip
 
     def extensions(self) -> dict[tuple[str, str], dict[Path, int]]:
         """Return the files of queue extensions with their lengths, by topic and queue."""

@@ -18,6 +18,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -126,7 +127,7 @@ class Scrubber:
         Raises `OSError` where the system refuses to read it for a reason that is not the disk's.
         """
         name, (reached, end) = str(file.path), file.range
-        found, source = list[DamagedRange](), _FileBytes(file.path)
+        found, source = list[DamagedRange](), BadSectors(partial(_read_cold, file.path))
         try:
             for batch in scan_window(
                 source,
@@ -148,7 +149,7 @@ class Scrubber:
         except FileNotFoundError:  # retention was faster
             pass
         else:
-            self._mark_bad(found, file, source.bad)
+            self._mark_bad(found, file, source)
             self._enter(file.base, end, found)
         yield max(end - reached, 0)
 
@@ -189,20 +190,11 @@ class Scrubber:
             self.map = msgspec.structs.replace(self.map, damage=damage)
 
 
-class _FileBytes:
-    """A `ByteSource` that opens its file for each read: what retention deletes is not held."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.bad = BadSectors()
-
-    def read_into(self, position: int, view: memoryview) -> int:
-        return self.bad.pass_over(self._read, position, view)
-
-    def _read(self, position: int, view: memoryview) -> int:
-        with Disk().opened(self._path, writable=False) as descriptor:
-            total = fill(descriptor, self._path, position, view)
-            # No reader asked for these bytes: they must not push others out of the page cache,
-            # and the next pass has to ask the disk again.
-            os.posix_fadvise(descriptor, position, total, os.POSIX_FADV_DONTNEED)
-        return total
+def _read_cold(path: Path, position: int, view: memoryview) -> int:
+    """Read of a file that is opened each time: what retention deletes is not held."""
+    with Disk().opened(path, writable=False) as descriptor:
+        total = fill(descriptor, path, position, view)
+        # No reader asked for these bytes: they must not push others out of the page cache, and the
+        # next pass has to ask the disk again.
+        os.posix_fadvise(descriptor, position, total, os.POSIX_FADV_DONTNEED)
+    return total

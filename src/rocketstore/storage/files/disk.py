@@ -127,21 +127,18 @@ def fill(descriptor: int, path: Path, position: int, view: memoryview) -> int:
 
 
 class BadSectors:
-    """Reads on where the disk fails: `ranges` has the positions for which zeros stand.
+    """Fills views by `read`; where the disk fails, by zeros: `ranges` has these positions.
 
-    `evidence` is what the system said. A bad sector costs no more than `SECTOR_BYTES`.
+    `evidence` is what the system said. One bad sector costs no more than `SECTOR_BYTES`.
     """
 
-    def __init__(self) -> None:
-        self.ranges: list[tuple[int, int]] = []
-        self.evidence = ""
+    def __init__(self, read: Callable[[int, memoryview], int]) -> None:
+        self._read, self.ranges, self.evidence = read, list[tuple[int, int]](), ""
 
-    def pass_over(
-        self, read: Callable[[int, memoryview], int], position: int, view: memoryview
-    ) -> int:
-        """Fill `view` by `read`, piece by piece where that fails; return how many bytes it has."""
+    def read_into(self, position: int, view: memoryview) -> int:
+        """Fill `view` with the bytes from `position` on; return how many there were."""
         try:
-            return read(position, view)
+            return self._read(position, view)
         except OSError as error:
             if error.errno != errno.EIO:  # no permission or descriptor: nothing is known of them
                 raise
@@ -149,7 +146,7 @@ class BadSectors:
         if len(view) > SECTOR_BYTES:
             starts = range(-(position % SECTOR_BYTES), len(view), SECTOR_BYTES)
             parts = ((max(at, 0), view[max(at, 0) : at + SECTOR_BYTES]) for at in starts)
-            return sum(self.pass_over(read, position + at, part) for at, part in parts)
+            return sum(self.read_into(position + at, part) for at, part in parts)
         view[:] = bytes(len(view))
         self.ranges.append((position, position + len(view)))
         return len(view)

@@ -21,7 +21,7 @@ import stat
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -91,8 +91,8 @@ class ReadLogFile:
     """
 
     def __init__(self, file: LogFile, size: int, *, spared: bool = False) -> None:
-        self.bad = BadSectors()
-        self._read = partial(self.bad.pass_over, file.read_into) if spared else file.read_into
+        self.bad = BadSectors(file.read_into)
+        self._read = self.bad.read_into if spared else file.read_into
         self.base = file.base
         self.size = size
         self.path = file.path
