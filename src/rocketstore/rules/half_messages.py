@@ -121,7 +121,7 @@ class Halves:
 
     def move(self, queue_offset: int | None, copy: Half) -> None:
         """Let a copy stand for a half message from now on."""
-        if queue_offset is not None and queue_offset >= self.base:
+        if queue_offset is not None:
             self._moved[queue_offset] = copy
         self._copies[copy.identity] = copy
 

@@ -203,6 +203,7 @@ def test_tags_are_those_of_each_message(store):
 
 def test_raw_records_are_whole(store):
     first, second = put(store, *"abc"), put(store, *"de")
+    assert all(store.is_in_memory(BATCHES, 0, offset) for offset in range(9))
     page = store.get_raw(BATCHES, 0, 1)
     assert (page.message_count, page.next_offset) == (2, 5)
     assert len(page.records) == first.size + second.size

@@ -172,6 +172,15 @@ def test_a_pool_s_free_buffers_and_what_a_kill_would_take_are_metrics(root):
         assert scrape(store)["rocketmq_storage_size", ""] == end
 
 
+def test_the_log_is_as_large_as_what_retention_left_of_it(root):
+    with open_served(root, mapped_file_size_commit_log=4096) as store:
+        while store.max_physical_offset < 9000:
+            store.put(ORDER)
+    (root / "commitlog" / f"{0:020}").unlink()
+    with open_served(root, mapped_file_size_commit_log=4096) as store:
+        assert scrape(store)["rocketmq_storage_size", ""] == store.max_physical_offset - 4096
+
+
 def test_how_old_the_oldest_message_is_that_a_group_has_not_consumed(root):
     now_ms = 1_700_000_000_000
     config = StoreConfig.small(metrics_port=free_port())

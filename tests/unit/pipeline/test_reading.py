@@ -5,6 +5,7 @@ import os
 import shutil
 import threading
 from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 
@@ -469,10 +470,13 @@ def test_a_store_is_read_alike_through_pyarrow_s_file_systems(basic, monkeypatch
     assert read_table(basic, **offsets)
 
 
-def test_a_file_uri_is_a_path(basic):
+def test_a_file_uri_is_a_path(basic, monkeypatch):
     assert len(read_table(basic.as_uri())) == 1489
     with pytest.raises(StoreError, match="cannot be reached"):
         read_table("nowhere://bucket/store")
+    monkeypatch.setattr(files, "_client", Mock(side_effect=NotImplementedError("no S3 in here")))
+    with pytest.raises(StoreError, match="cannot be reached: no S3 in here"):
+        read_table("s3://bucket/store")
 
 
 def test_golden_expired_stores_begin_where_retention_left_them():
