@@ -159,7 +159,7 @@ def test_what_is_public_is_copied_and_carried_whole_or_says_that_it_stays(kind, 
                 pickle.dumps(thing)
         elif isinstance(thing, OfOneProcess):
             for made in copies(thing):
-                with pytest.raises(TypeError, match=r"to this process: give the other one the st"):
+                with pytest.raises(TypeError, match="process: give the other one the store's path"):
                     made()
         elif kind is not PreparedMessage:
             assert all(type(one()) is kind and one() == thing for one in copies(thing))

@@ -127,7 +127,9 @@ def test_a_line_whose_key_cannot_be_stored_is_named_with_its_file(tmp_path, caps
     bad.write_bytes(b"b\nc\nd\2e\n")
     options = ["--topic", "lines", "--key-pattern", r"\S+", *SMALL_OPTIONS]
     assert run(["store", "import", str(tmp_path / "store"), str(good), str(bad), *options]) == 1
-    assert f"line 3 of {bad} was not stored: a value of a property" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"line 3 of {bad} was not stored: a value of a property" in said
+    assert said.endswith("; the 2 lines before it are\n")
     assert stored(tmp_path / "store") == [b"a", b"b", b"c"]
 
 
