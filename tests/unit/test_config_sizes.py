@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rocketstore import Message, MessageStore, verify_store
 from rocketstore.config import StoreConfig, StoreSizes, resolve_sizes
-from rocketstore.config.files import FileObservation, ObservedSizes
+from rocketstore.config.files import FileObservation, ObservedSizes, commonest
 from rocketstore.errors import ConfigError, FormatError
 from rocketstore.format import index_file
 from support.configured_store import open_small
@@ -27,6 +27,12 @@ def test_sizes_are_learnt_from_files():
     learnt = resolve_sizes(StoreConfig(), seen)
     assert learnt == StoreSizes(65_536, 2000, 500, 2000)
     assert (learnt.index_layout.size_bytes, learnt.entries_per_file) == (42_040, 100)
+
+
+def test_files_without_bytes_tell_no_size():
+    files = [(Path("a"), 0), (Path("b"), 0), (Path("c"), 2000)]
+    assert commonest(files, 20) == FileObservation(Path("c"), 2000)
+    assert commonest(files[:2]) is None
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def test_an_opening_moves_queues_of_the_other_kind_away_and_builds_the_right_one
     queues = root / "consumequeue"
     content = next((queues / PLAIN / "0").iterdir()).read_bytes()
     shutil.copytree(queues / PLAIN, queues / BATCHES)
-    next((root / "batchconsumequeue" / BATCHES / "0").iterdir()).write_bytes(b"")
+    HARMS["wrong"][2](root)
     with MessageStore.open(root, read_only=True) as store:
         assert BATCHES in store.topics()  # a reader goes on meanwhile
     with open_batches(root) as store:

@@ -16,6 +16,7 @@ from rocketstore.rules.files import FileProblem
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey
+from support.descriptors import open_descriptors
 from support.store_files import INDEX_LAYOUT, StoreFiles
 
 QUEUE = QueueKey("TopicTest", 0)
@@ -116,6 +117,9 @@ def test_a_writer_that_has_not_put_anything_yet_can_be_read(tmp_path):
     files = StoreFiles(tmp_path)
     files.put(body=b"first")
     assert bodies(store) == [b"first"]
+    assert open_descriptors(tmp_path)
+    store.close()
+    assert not open_descriptors(tmp_path)
 
 
 def test_queues_without_a_log_are_no_store(files):

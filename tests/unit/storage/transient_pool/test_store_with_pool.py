@@ -433,6 +433,7 @@ def test_while_nothing_can_be_committed_puts_are_refused_and_nothing_is_lost(tmp
         assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
         assert "COMMIT_ERROR" in result.detail
         assert "no room" in result.detail
+        assert store.transient_pool.take_turn() == 0.2, "it is not tried again at once"
         disk.is_full = False
         assert store.transient_pool.take_turn() >= 0
         put(store, b"again")
