@@ -48,8 +48,7 @@ def decode(data: bytes) -> Command:
             fields[name], position = _text(data, position + _SIZE.size, size)
     except struct.error as error:
         raise FormatError(f"header of {len(data)} bytes: {error}", field="header") from error
-    known = LANGUAGES.get(language)
-    kind = HeaderKind.ROCKETMQ
+    known, kind = LANGUAGES.get(language), HeaderKind.ROCKETMQ
     return Command(code, opaque, flag, fields or None, remark or None, known, version, kind)
 
 
