@@ -207,7 +207,7 @@ class ConsumerFilterTable(_Bean):
 
 Table = TypeVar("Table", bound=_Bean)
 Body = TypeVar("Body")
-_type_info: Final[Any] = cache(msgspec.inspect.type_info)  # a millisecond for the kinds of a heartbeat
+_type_info: Final[Any] = cache(msgspec.inspect.type_info)  # it takes a millisecond
 
 
 def loads(text: str | bytes | bytearray | memoryview) -> Any:
