@@ -244,19 +244,26 @@ def test_half_messages_are_refused_where_that_is_set(tmp_path):
 
 @pytest.mark.parametrize(
     ("times", "limit", "version", "topic"),
-    [
-        (15, None, 399, "%RETRY%G"),
-        (16, None, 399, "%DLQ%G"),
-        (2, 2, 399, "%DLQ%G"),
-        (2, 2, 63, "%RETRY%G"),
-    ],
-)
+    [(15, None, 399, "%RETRY%G"), (16, None, 399, "%DLQ%G"), (2, 2, 399, "%DLQ%G"),
+     (2, 2, 63, "%RETRY%G")],
+)  # fmt: skip
 def test_last_try_that_a_consumer_sends_itself_is_a_dead_letter(desk, times, limit, version, topic):
-    fields = {**SEND, "b": "%RETRY%G", "j": times, "i": "DELAY\0011" if topic == "%DLQ%G" else ""}
+    desk.topics.settle(TopicConfig(topic_name="%RETRY%G", read_queue_nums=2, write_queue_nums=2))
+    is_dead = topic == "%DLQ%G"
+    fields = {**SEND, "b": "%RETRY%G", "e": 1, "j": times, "i": "DELAY\0011" if is_dead else ""}
     if limit is not None:
         fields["l"] = limit
-    assert desk.answer(310, fields, b"x", version=version).code == 0
-    assert len(stored(desk, topic)) == 1
+    sent = desk.answer(310, fields, b"x", version=version)
+    assert (sent.code, sent.fields and sent.fields["queueId"]) == (0, "1")  # also of a dead letter
+    assert len(stored(desk, topic, 0 if is_dead else 1)) == 1
+
+
+def test_message_without_a_queue_goes_to_any_and_its_producer_is_told_which(desk):
+    told = [(desk.send("orders", e=-1).fields or {})["queueId"] for _ in range(99)]
+    desk.store.wait_dispatched()
+    lengths = [desk.store.max_offset("orders", one) for one in range(4)]
+    assert lengths == [told.count(str(one)) for one in range(4)]
+    assert min(lengths) > 0
 
 
 def test_topic_of_several_tags_marks_its_messages(desk):
