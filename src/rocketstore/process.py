@@ -85,11 +85,12 @@ def new_event_loop() -> AbstractEventLoop:
 
 
 def give_to_owner(made: _Made, directory: Path) -> _Made:
-    """Let what root made in a directory belong to its owner: root repairs the stores of others."""
+    """Let what root made belong to its directory's owner; a link in its place is not followed."""
     if os.geteuid() == 0:
         with contextlib.suppress(OSError):  # a root that may not, as over NFS
             status = directory.stat()
-            os.chown(made, status.st_uid, status.st_gid)
+            give = os.lchown if isinstance(made, Path) else os.fchown
+            give(made, status.st_uid, status.st_gid)
     return made
 
 

@@ -63,10 +63,15 @@ def test_each_command_says_which_step_is_next(flipped, capsys):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files for another user")
-def test_what_root_makes_in_a_store_of_another_user_is_that_user_s(flipped, capsys):
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_root_makes_in_a_store_of_another_user_is_that_user_s(flipped, capsys, is_link):
     (flipped / "lock").unlink(missing_ok=True)
+    of_root = flipped.with_name("of-root")
+    of_root.write_bytes(b"lock")
+    if is_link:
+        (flipped / "lock").symlink_to(of_root)
     for path in [flipped, *flipped.rglob("*")]:
-        os.chown(path, USER, USER + 1)
+        os.lchown(path, USER, USER + 1)
     before = tree(flipped)
     run(["store", "repair", str(flipped)])
     run(["queue", "rebuild", str(flipped)])
@@ -78,8 +83,9 @@ def test_what_root_makes_in_a_store_of_another_user_is_that_user_s(flipped, caps
         store.put(Message(topic="new", body=b""))
         store.consumer_offsets.set("new", "billing", 0, 1)
     assert len(tree(flipped)) > len(before) + 10
-    owners = {(path.stat().st_uid, path.stat().st_gid) for path in flipped.rglob("*")}
+    owners = {(path.lstat().st_uid, path.lstat().st_gid) for path in flipped.rglob("*")}
     assert owners == {(USER, USER + 1)}
+    assert of_root.stat().st_uid == 0
 
 
 def test_repair_exits_1_for_what_it_finds_and_leaves(basic, capsys):

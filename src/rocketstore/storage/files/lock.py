@@ -124,7 +124,7 @@ class StoreLock:
         with system_errors(f"cannot open {path} for writing"):
             self._file = io.FileIO(path, "r+", opener=_opened)
         descriptor = self._file.fileno()
-        give_to_owner(descriptor, path.parent)
+        give_to_owner(path, path.parent)
         _lock(descriptor, path)
         if read_at(descriptor, path, 0, len(LOCK_CONTENT)) != LOCK_CONTENT:
             with system_errors(f"cannot write {path}"):
@@ -134,10 +134,7 @@ class StoreLock:
         _held.append((weakref.ref(self._file), os.fstat(descriptor)))
 
     def renew(self) -> None:
-        """Take the lock again: the kernel drops it when the program copies or reads the lock file.
-
-        `StoreLockedError` says that another process took it meanwhile.
-        """
+        """Take the lock again: the kernel drops it when the program copies or reads the lock file."""
         with _registry:
             if self._file is not None and not self._file.closed:
                 _lock(self._file.fileno(), self._path)
