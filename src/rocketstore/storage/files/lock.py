@@ -134,7 +134,7 @@ class StoreLock:
         _held.append((weakref.ref(self._file), os.fstat(descriptor)))
 
     def renew(self) -> None:
-        """Take the lock again: the kernel drops it when the program copies or reads the lock file."""
+        """Take the lock again: the kernel drops it when this process copies or reads its file."""
         with _registry:
             if self._file is not None and not self._file.closed:
                 _lock(self._file.fileno(), self._path)
