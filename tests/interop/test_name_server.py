@@ -25,6 +25,7 @@ from rocketstore.nameserver.headers import (
     BrokerHeader,
     BrokerNameHeader,
     ClusterHeader,
+    DeleteTopicHeader,
     KeyHeader,
     KeyValueHeader,
     NamespaceHeader,
@@ -167,8 +168,11 @@ def script() -> Iterator[Command]:
     yield request(code.GET_KVLIST_BY_NAMESPACE, NamespaceHeader(ORDER_TOPICS))
     yield request(code.GET_KVLIST_BY_NAMESPACE, NamespaceHeader("none"))
     yield request(code.DELETE_KV_CONFIG, KeyHeader(ORDER_TOPICS, "orders"))
-    yield request(code.DELETE_TOPIC_IN_NAMESRV, TopicHeader("orders"))
-    yield route
+    for cluster in ("none", "c"):
+        yield request(code.DELETE_TOPIC_IN_NAMESRV, DeleteTopicHeader("orders", cluster))
+        yield route
+    yield request(code.DELETE_TOPIC_IN_NAMESRV, DeleteTopicHeader("unit"))
+    yield Command(lists[0])
     yield registration(MASTER, 0, version=2, kind=HeaderKind.JSON)
     yield route
     yield request(code.UNREGISTER_BROKER, broker)

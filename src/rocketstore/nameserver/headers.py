@@ -48,6 +48,12 @@ class RouteHeader(TopicHeader):
     accept_standard_json_only: bool = False
 
 
+class DeleteTopicHeader(TopicHeader):
+    """Which topic, and of the brokers of which cluster; unset, of all."""
+
+    cluster_name: str | None = None
+
+
 class ClusterHeader(Header):
     """Which cluster."""
 

@@ -81,7 +81,9 @@ class NameServer:
             Row(code.GET_BROKER_CLUSTER_INFO, Header, none, self._clusters),
             Row(code.WIPE_WRITE_PERM_OF_BROKER, h.BrokerNameHeader, h.WipedReply, self._wipe_write),
             Row(code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Header, none, self._topics()),
-            Row(code.DELETE_TOPIC_IN_NAMESRV, h.TopicHeader, none, _done(routes.delete_topic)),
+            Row(
+                code.DELETE_TOPIC_IN_NAMESRV, h.DeleteTopicHeader, none, _done(routes.delete_topic)
+            ),
             Row(code.GET_KVLIST_BY_NAMESPACE, h.NamespaceHeader, none, self._namespace),
             Row(code.GET_TOPICS_BY_CLUSTER, h.ClusterHeader, none, self._topics_of_cluster),
             Row(code.GET_SYSTEM_TOPIC_LIST_FROM_NS, Header, none, self._system_topics),

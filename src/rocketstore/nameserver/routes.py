@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocketstore.format.registration import RegisterBrokerBody
-    from rocketstore.nameserver.headers import BrokerHeader, RegisterBrokerHeader, TopicHeader
+    from rocketstore.nameserver.headers import BrokerHeader, DeleteTopicHeader, RegisterBrokerHeader
 
 _log: Final = get_logger(__name__)
 
@@ -170,9 +170,12 @@ class RouteTable:
             queue.perm = change(queue.perm)
         return len(changed)
 
-    def delete_topic(self, header: TopicHeader) -> None:
-        """Forget a topic, until a broker registers with it again."""
-        self._topics.pop(header.topic, None)
+    def delete_topic(self, header: DeleteTopicHeader) -> None:
+        """Forget a topic, or its queues of one cluster, until a broker registers with it again."""
+        cluster, queues = header.cluster_name, self._topics.pop(header.topic, {}).items()
+        left = {name: one for name, one in queues if self._brokers[name].cluster != cluster}
+        if cluster and left:
+            self._topics[header.topic] = left
 
 
 def _ids(broker: BrokerData, address: str) -> set[int]:

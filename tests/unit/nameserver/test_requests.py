@@ -26,6 +26,7 @@ from rocketstore.nameserver.headers import (
     BrokerHeader,
     BrokerNameHeader,
     DataVersionReply,
+    DeleteTopicHeader,
     KeyHeader,
     KeyValueHeader,
     NamespaceHeader,
@@ -120,7 +121,7 @@ def test_recorded_requests_are_answered_as_the_genuine_name_server_did(server):
         if pair["name"] == "topics by cluster":
             # These two came after this request.
             for topic in ("%RETRY%GG2", "%DLQ%GG2"):
-                server.routes.delete_topic(TopicHeader(topic))
+                server.routes.delete_topic(DeleteTopicHeader(topic))
         if pair["name"] == "route retry":
             register(server, LATER_TOPICS, version=3)
         command = json_header.decode(json.dumps(pair["request_header"]).encode())

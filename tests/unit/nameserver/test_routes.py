@@ -4,7 +4,7 @@ import pytest
 
 from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable
 from rocketstore.format.registration import RegisterBrokerBody
-from rocketstore.nameserver.headers import BrokerHeader, RegisterBrokerHeader, TopicHeader
+from rocketstore.nameserver.headers import BrokerHeader, DeleteTopicHeader, RegisterBrokerHeader
 from rocketstore.nameserver.routes import READ, SUB, UNIT, WRITE, RouteTable
 
 A, B = "10.0.0.1:10911", "10.0.0.2:10911"
@@ -71,9 +71,19 @@ def test_a_topic_that_a_broker_lost_stays_until_it_is_deleted():
     routes = registered("T", "U")
     routes.register(header(), body("U", version=2), "channel", 0)
     assert routes.topics() == ["T", "U"]
-    routes.delete_topic(TopicHeader("T"))
+    routes.delete_topic(DeleteTopicHeader("T"))
     assert routes.topics() == ["U"]
     assert routes.route("T") is None
+
+
+def test_a_topic_is_deleted_for_the_brokers_of_one_cluster_or_all(routes):
+    routes.register(header("b", B, cluster="d"), body("T"), "other", 0)
+    for cluster, left in (("none", ["a", "b"]), ("c", ["b"]), ("d", []), ("d", [])):
+        routes.delete_topic(DeleteTopicHeader("T", cluster))
+        assert [name for name, _ in queues_of(routes, "T")] == left
+    routes.register(header("b", B, cluster="d"), body("T"), "other", 0)
+    routes.delete_topic(DeleteTopicHeader("T", ""))
+    assert routes.topics() == []
 
 
 def test_a_topic_that_is_not_known_is_taken_whatever_the_version():
@@ -81,7 +91,7 @@ def test_a_topic_that_is_not_known_is_taken_whatever_the_version():
     routes = registered("new", version=2)
     routes.register(header(), body("T", "U", "new", version=2), "channel", 0)
     assert routes.topics() == ["new", "T", "U"]
-    routes.delete_topic(TopicHeader("T"))  # of another cluster's brokers, say
+    routes.delete_topic(DeleteTopicHeader("T"))
     routes.register(header(), body("T", "U", "new", version=2), "channel", 0)
     assert queues_of(routes, "T") == [("a", 16)]
 
