@@ -34,7 +34,7 @@ def test_bytes_come_from_the_file_that_holds_them(tmp_path):
     assert files.read(99, 1) == b"\0"
     assert files.read(100, 100) == b"\1" * 100
     assert files.read(250, 50) == b"\2" * 50
-    assert files.findings == []
+    assert (files.findings, files.is_replaced) == ([], False)
 
 
 def test_nothing_is_read_across_the_end_of_a_file(tmp_path):

@@ -448,3 +448,4 @@ def test_records_whose_topic_is_no_utf_8_get_the_queue_entries_that_repair_write
         assert len(bodies(opened, "\ufffdopic0")) == count
     name = "consumequeue/\ufffdopic0/0/00000000000000000000"
     assert (root / name).read_bytes() == (repaired / name).read_bytes()
+    assert_repaired(repaired)
