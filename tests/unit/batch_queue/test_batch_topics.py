@@ -182,6 +182,8 @@ def test_a_get_may_begin_and_end_inside_a_batch(store):
     page = store.get(BATCHES, 0, 2, max_messages=3)
     assert bodies(page) == numbered("c", "d", "e", first=2)
     assert page.next_offset == 5
+    page = store.get(BATCHES, 0, 0, max_messages=2)
+    assert (bodies(page), page.next_offset) == (numbered("a", "b", first=0), 2)
     assert bodies(store.get(BATCHES, 0, 5)) == [(5, "f")]
     for offset, status, following in (
         (6, GetMessageStatus.OFFSET_OVERFLOW_ONE, 6),

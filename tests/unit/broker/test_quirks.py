@@ -201,13 +201,14 @@ def test_what_is_given_back_goes_where_it_is_read_and_no_further(desk, wanted, r
 
 
 def test_20_properties_of_a_batch_are_those_of_each_message(desk):
-    body = encode_client_batch([(0, b"a", b"TAGS\1x"), (0, b"b", b"")])
+    body = encode_client_batch([(0, b"a", b"TAGS\1x"), (0, b"b", b""), (0, b"c", b"A\1b\2")])
     assert desk.answer(320, {**SEND, "m": "true", "i": "WAIT\1true\2K\1v\2"}, body).code == 0
     desk.store.wait_dispatched()
     joint = b"WAIT\1true\2K\1v\2CLUSTER\1DefaultCluster"
-    messages = desk.store.get("orders", 0, 0, 2).messages
-    assert [one.raw_properties for one in messages] == [b"TAGS\1x\2" + joint, joint]
-    first, second = messages
+    messages = desk.store.get("orders", 0, 0, 3).messages
+    said = [one.raw_properties for one in messages]
+    assert said == [b"TAGS\1x\2" + joint, joint, b"A\1b\2" + joint]
+    first, second, _ = messages
     assert second.physical_offset == first.physical_offset + first.size
 
 
