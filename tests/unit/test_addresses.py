@@ -66,9 +66,7 @@ def test_no_end_waits_for_a_name_that_nobody_answers(tmp_path, role):
 
 
 @pytest.mark.usefixtures("silence")
-def test_who_asks_a_master_whose_name_nobody_answers_says_so(
-    monkeypatch,
-):
+def test_who_asks_a_master_whose_name_nobody_answers_says_so(monkeypatch):
     monkeypatch.setattr("rocketstore.replication.slave.CONNECT_TIMEOUT_MS", 10)
     with pytest.raises(OSError, match="no answer in time"):
         ask_master(StoreConfig.small(ha_master_address=f"{SILENT}:10912"))

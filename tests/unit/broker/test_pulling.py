@@ -283,7 +283,7 @@ def test_group_that_is_sent_elsewhere_is_told_so_in_a_message(orders):
     assert found.code == 21
     orders.store.wait_dispatched()
     [event] = orders.store.get("OFFSET_MOVED_EVENT", 0, 0).messages
-    assert (event.tags, event.keys) == ("G", ("G",))
+    assert (event.tags, event.keys, event.born_host) == ("G", ("G",), event.store_host)
     assert json.loads(event.body) == {
         "consumerGroup": "G", "offsetNew": 2, "offsetRequest": 9,
         "messageQueue": {"brokerName": "broker-a", "queueId": 0, "topic": "orders"},

@@ -19,21 +19,11 @@ BACK = {"offset": 7, "group": "g", "delayLevel": 0}
 
 @pytest.mark.parametrize(
     ("code", "fields", "body"),
-    [
-        (25, None, b""),
-        (325, SEND, b""),
-        (14, {"topic": "orders"}, b""),
-        (34, None, b"{"),
-        (46, None, SQL),
-        (17, TOPIC, b""),
-        (200, None, GROUP),
-        (37, {**END, "commitOrRollback": 8}, b""),
-        (37, {**END, "commitOrRollback": 5}, b""),
-        (310, {**SEND, "b": "a topic"}, b""),
-        (11, PULL, b""),
-        (36, BACK, b""),
-    ],
-)
+    [(25, None, b""), (325, SEND, b""), (14, {"topic": "orders"}, b""), (34, None, b"{"),
+     (46, None, SQL), (17, TOPIC, b""), (200, None, GROUP), (11, PULL, b""), (36, BACK, b""),
+     (37, {**END, "commitOrRollback": 8}, b""), (37, {**END, "commitOrRollback": 5}, b""),
+     (310, {**SEND, "b": "a topic"}, b"")],
+)  # fmt: skip
 def test_each_request_that_is_refused_is_logged_with_its_reason(desk, code, fields, body):
     with capture_logs() as logs:
         told = desk.answer(code, fields, body)

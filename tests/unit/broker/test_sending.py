@@ -34,14 +34,10 @@ def test_message_is_stored_with_the_cluster_and_without_wait(desk):
 
 @pytest.mark.parametrize(
     ("properties", "kept"),
-    [
-        ("", {}),
-        ("A\1b\2", {"A": "b"}),
-        ("WAIT\1true", {}),
-        ("A\1b\2WAIT\1false\2C\1d", {"A": "b", "C": "d"}),
-        ("XWAIT\1b\2CLUSTER\1other", {"XWAIT": "b"}),
-    ],
-)
+    [("", {}), ("A\1b\2", {"A": "b"}), ("WAIT\1true", {}),
+     ("A\1b\2WAIT\1false\2C\1d", {"A": "b", "C": "d"}),
+     ("XWAIT\1b\2CLUSTER\1other", {"XWAIT": "b"})],
+)  # fmt: skip
 def test_properties_in_every_form_keep_the_others(desk, properties, kept):
     desk.send("orders", properties=properties)
     [message] = stored(desk, "orders")
@@ -127,12 +123,11 @@ def test_topic_is_not_made_where_that_is_off(tmp_path):
 
 def test_reply_waits_until_name_servers_know_a_new_topic(desk):
     desk.told.waits = True
-    fields = SEND
-    assert desk.call(310, fields, b"x") is None
+    assert desk.call(310, SEND, b"x") is None
     assert len(stored(desk, "orders")) == 1
     desk.told.waiting.pop()()
     assert desk.peer.last.code == 0
-    assert desk.call(310, fields, b"x") is not None
+    assert desk.call(310, SEND, b"x") is not None
 
 
 @pytest.mark.parametrize("bits", [0x10, 0x20, 0x30])
