@@ -10,13 +10,7 @@ import threading
 import pytest
 
 from rocketstore import MessageStore, StoreConfig
-from rocketstore.addresses import (
-    cannot_listen,
-    listeners,
-    listening_host,
-    looked_up,
-    resolved,
-)
+from rocketstore.addresses import cannot_listen, listeners, listening_host, looked_up, resolved
 from rocketstore.broker.service import BrokerService
 from rocketstore.broker.settings import BrokerSettings
 from rocketstore.config import BrokerRole

@@ -346,12 +346,7 @@ def test_a_topic_that_is_made_a_batch_topic_stays_one(root, threads):
 
 def test_a_topic_that_is_of_another_kind_stays_so(store):
     store.put(Message(topic="has-messages"))
-    for topic in (
-        "has-messages",
-        "%RETRY%g",
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-    ):
+    for topic in ("has-messages", "%RETRY%g", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"):
         with pytest.raises(StoreError, match="cannot be"):
             store.batch_topics.create(topic)
     with pytest.raises(InvalidNameError):

@@ -6,11 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketstore.errors import FieldRangeError
-from rocketstore.format.batch_queue_entry import (
-    BatchEntry,
-    decode_batch_entry,
-    encode_batch_entry,
-)
+from rocketstore.format.batch_queue_entry import BatchEntry, decode_batch_entry, encode_batch_entry
 from rocketstore.scan.batch_search import BATCH_ENTRY_DTYPE, written_count
 from support.vectors import vector
 

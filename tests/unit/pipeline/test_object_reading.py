@@ -177,10 +177,7 @@ def test_an_audit_finds_the_same_as_on_a_disk(tmp_path, s3):
 def test_a_report_says_the_same_as_of_a_disk(tmp_path, s3):
     reports = [
         make_report(place, tmp_path / name, now_ms=1_800_000_000_000)
-        for name, place in (
-            ("disk", golden_root("basic")),
-            ("s3", s3.uri("stores/basic/store")),
-        )
+        for name, place in (("disk", golden_root("basic")), ("s3", s3.uri("stores/basic/store")))
     ]
     on_disk, found = (
         {name: without_places(rows) for name, rows in tables_of(report).items()}

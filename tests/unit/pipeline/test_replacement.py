@@ -11,12 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from rocketstore import verify_store
-from rocketstore.errors import (
-    StoreDamagedError,
-    StoreError,
-    StoreLockedError,
-    SystemRefusedError,
-)
+from rocketstore.errors import StoreDamagedError, StoreError, StoreLockedError, SystemRefusedError
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.recovery import replacement
 from support.clock import START_MS, Clock

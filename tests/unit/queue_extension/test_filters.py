@@ -95,8 +95,7 @@ def test_a_bit_map_that_cannot_know_lets_the_message_pass():
 
 
 @pytest.mark.parametrize(
-    "fails",
-    [lambda texts: texts["absent"] == "1", lambda _: 1 / 0, lambda _: None + 1],
+    "fails", [lambda texts: texts["absent"] == "1", lambda _: 1 / 0, lambda _: None + 1]
 )
 def test_a_filter_that_fails_lets_the_message_pass(caplog, fails):
     filters = Filters()

@@ -3,13 +3,7 @@
 import msgspec
 import pytest
 
-from rocketstore import (
-    CheckAnswer,
-    EndStatus,
-    Message,
-    MessageStore,
-    StoredMessage,
-)
+from rocketstore import CheckAnswer, EndStatus, Message, MessageStore, StoredMessage
 from rocketstore.format.properties import encode_properties
 from rocketstore.transaction.records import DISCARDED, HALF, OP, CheckStep, check_step
 from rocketstore.units import QueueKey
