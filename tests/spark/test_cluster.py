@@ -138,6 +138,7 @@ class Killer:
         self._watched = watched
         self._before = set(watched.rglob("*"))
         self._hold = cluster.directory / HOLD
+        self._hold.touch()  # before the job begins
         self._log = cluster.directory / "driver.log"
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

@@ -33,7 +33,7 @@ SETTINGS = {
     "transactionMetricFlushInterval": 200,
 }
 """Its wheel of timers takes 39 MB, nearly all of them a hole: off where no timer is asked for.
-The thread of a broker's transaction metrics turns without a pause for the first interval, of 3 s."""
+The thread of its transaction metrics turns without a pause for the first interval, of 3 s."""
 
 ORDERS = "orders"
 GROUP = "billing"
