@@ -9,6 +9,7 @@ Law: no option is ever ignored. One that is not in the table, or means nothing w
 an error that names it. Nothing here looks at a store, except whether a path with commas exists.
 """
 
+import json
 import os
 import re
 import warnings
@@ -219,9 +220,14 @@ def decoded(key: str, text: str, kind: type[T], what: str, hint: str | None = No
     """Return what the JSON of an option says; raise where it is of another kind."""
     import msgspec  # noqa: PLC0415 - few reads need it
 
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(found := dict(pairs)) < len(pairs):
+            raise refused(key, text, "has a name twice, of which one would not count")
+        return found
+
     try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, UnicodeError) as error:
+        return msgspec.convert(json.loads(text, object_pairs_hook=once), kind)
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise refused(key, text, what, hint) from error
 
 
@@ -243,7 +249,7 @@ def parse_numbers(key: str, text: str, least: int, expected: str) -> dict[QueueP
     numbers: dict[QueuePlace, int] = {}
     for topic, broker, queues in given:
         for queue, number in queues.items():
-            if not (queue.isascii() and queue.isdigit()):
+            if not re.fullmatch("0|[1-9][0-9]*", queue):
                 raise refused(key, text, f"must be a queue id where {queue!r} stands")
             if number < least:
                 raise refused(key, text, f"must be {expected}")

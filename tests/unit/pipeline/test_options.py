@@ -108,6 +108,7 @@ def test_names_are_matched_without_regard_to_case():
         ("assign", '{"orders":{"broker-a":0}}'),
         ("assign", '{"orders":["0"]}'),
         ("assign", '{"orders":[-1]}'),
+        ("assign", '{"orders":[0],"orders":[1]}'),
         ("subExpression", "||"),
     ],
 )
@@ -188,6 +189,9 @@ def test_offsets_are_given_for_two_or_three_levels():
         ("startingOffsets", '{"t":{"x":1}}'),
         ("startingOffsets", '{"t":5}'),
         ("startingOffsets", '{"t":{'),
+        ("startingOffsets", '{"t":{"0":1},"t":{"1":1}}'),
+        ("startingOffsets", '{"t":' * 100_000),
+        ("startingOffsets", '{"t":{"0":1,"00":2}}'),
         ("startingOffsets", "[]"),
         ("startingOffsets", '{"other":{"0":1}}'),
         ("endingOffsets", "earliest"),
