@@ -3,11 +3,15 @@
 It is the table of docs/reference/spark-options.md; `options` takes texts by it.
 """
 
+import json
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from rocketstore.arguments import nearest
+from rocketstore.errors import ConfigError
 from rocketstore.pipeline.columns import RECORD_TABLES, TABLES
+
+T = TypeVar("T")
 
 SERVERS: Final = "kafka.bootstrap.servers"
 PLACES: Final = ("path", "paths", SERVERS)
@@ -122,3 +126,24 @@ def of_kafka(key: str, given: Iterable[str], known: Mapping[str, str]) -> str:
     if "perpart" in str(theirs).lower() and "maxSplitBytes" in known.values():
         hint += "; how much a task reads is maxSplitBytes"
     return hint
+
+
+def refused(name: str, value: str, what: str, hint: str | None = None) -> ConfigError:
+    """Return the error that an option has a value that it cannot have."""
+    said = f"option {name} {what}, found {value!r:.200}"
+    return ConfigError(said, key=name, value=value, hint=hint)
+
+
+def decoded(key: str, text: str, kind: type[T], what: str, hint: str | None = None) -> T:
+    """Return what the JSON of an option says; raise where it is of another kind."""
+    import msgspec  # noqa: PLC0415 - few reads need it
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(found := dict(pairs)) < len(pairs):
+            raise refused(key, text, "has a name twice, of which one would not count")
+        return found
+
+    try:
+        return msgspec.convert(json.loads(text, object_pairs_hook=once), kind)
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise refused(key, text, what, hint) from error

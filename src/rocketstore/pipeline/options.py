@@ -9,7 +9,6 @@ Law: no option is ever ignored. One that is not in the table, or means nothing w
 an error that names it. Nothing here looks at a store, except whether a path with commas exists.
 """
 
-import json
 import os
 import re
 import warnings
@@ -42,7 +41,9 @@ from rocketstore.pipeline.option_table import (
     STRATEGY,
     STREAM,
     TIME_STARTS,
+    decoded,
     of_kafka,
+    refused,
 )
 from rocketstore.places.location import is_remote, local_path, refuse_secrets
 from rocketstore.units import MiB, QueueKey
@@ -62,7 +63,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64_MAX: Final = 2**63 - 1
 
 _Texts: TypeAlias = Mapping[str, str]
-T = TypeVar("T")
 Unit = TypeVar("Unit", int, float)
 
 
@@ -191,12 +191,6 @@ class GivenOptions(dict[str, str]):
         return count
 
 
-def refused(name: str, value: str, what: str, hint: str | None = None) -> ConfigError:
-    """Return the error that an option has a value that it cannot have."""
-    said = f"option {name} {what}, found {value!r:.200}"
-    return ConfigError(said, key=name, value=value, hint=hint)
-
-
 def _not_known(key: str, given: _Texts, uses: frozenset[str], known: _Texts) -> ConfigError:
     if elsewhere := [one for one in OPTIONS if one.name.lower() == key.lower()]:
         its = set().union(*(one.uses for one in elsewhere))
@@ -214,21 +208,6 @@ def _not_known(key: str, given: _Texts, uses: frozenset[str], known: _Texts) -> 
     hint = f"did you mean {near}? All" if near else "all"
     hint += " are in docs/reference/spark-options.md; Spark lowers their case"
     return refused(key, given[key], "is unknown", hint)
-
-
-def decoded(key: str, text: str, kind: type[T], what: str, hint: str | None = None) -> T:
-    """Return what the JSON of an option says; raise where it is of another kind."""
-    import msgspec  # noqa: PLC0415 - few reads need it
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(found := dict(pairs)) < len(pairs):
-            raise refused(key, text, "has a name twice, of which one would not count")
-        return found
-
-    try:
-        return msgspec.convert(json.loads(text, object_pairs_hook=once), kind)
-    except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise refused(key, text, what, hint) from error
 
 
 def parse_places(key: str, text: str, *, keyword: str) -> dict[QueuePlace, int]:

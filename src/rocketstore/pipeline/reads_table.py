@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline import planning
 from rocketstore.pipeline.log_read import Losses, chosen_records
-from rocketstore.pipeline.options import refused
+from rocketstore.pipeline.option_table import refused
 from rocketstore.pipeline.planning import SplitTask
 from rocketstore.pipeline.projection import rows_batch
 from rocketstore.pipeline.queues import choosing, chosen_stores

@@ -240,7 +240,7 @@ def _numbers(values: GivenOptions, read: options.ReadOptions, name: str) -> Star
     what, least = ("times in ms", 0) if is_time else ("-1, -2, offsets", EARLIEST)
     what = f'must be a word or {what} of brokers in JSON such as {{"broker-a":4711}}'
     hint = "to name queues, choose them: subscribe, subscribePattern or assign"
-    given = options.decoded(name, values[name], dict[str, int], what, hint)
+    given = option_table.decoded(name, values[name], dict[str, int], what, hint)
     if any(number < least for number in given.values()):
         raise values.refused(name, what, hint)
     return dict(given.items())
