@@ -30,10 +30,12 @@ def log_file_findings(
     entry_count: int,
     shown: Callable[[AnyPath], str],
     last_bytes: Callable[[AnyPath, int], bytes],
+    known_end: int,
 ) -> Iterator[Finding]:
     """Yield what is wrong with the files of a log.
 
     The last usable one has `last_base`, None where there is no file beside so many queue entries.
+    By ``known-ends`` the log, of a store that once had one, went up to `known_end`.
     `shown` returns the name that a report has for a path, `last_bytes` so many bytes of a file's
     end: where they are not all zeros it was cut off inside its records.
     """
@@ -55,7 +57,8 @@ def log_file_findings(
         yield _file_finding("log", one, shown, severity, action)
     if last_base is None:
         reason = f"no CommitLog file, {counted(entry_count, 'entry', 'entries')} in queues"
-        if entry_count:
+        reason += f", and known-ends knows of a log up to {known_end}" if known_end else ""
+        if entry_count or known_end:
             yield finding("log-empty", "commitlog", reason)
         else:
             action = "nothing to do if no message was ever put; otherwise restore the files"

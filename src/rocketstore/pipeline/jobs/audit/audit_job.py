@@ -42,6 +42,7 @@ from rocketstore.places.location import is_remote, local_path
 from rocketstore.places.log_files import store_timestamp_ms
 from rocketstore.places.log_verdict import judged_log
 from rocketstore.places.queue_files import QueueFiles
+from rocketstore.places.small_files import known_log_end
 from rocketstore.places.store_listing import list_store, small_contents
 from rocketstore.rules.findings import Finding, LastWriter, Severity, VerifyReport
 from rocketstore.rules.log_rules import LogView, Stretch, log_findings
@@ -334,7 +335,8 @@ class _Audit(NamedTuple):
         places, log = self.places, self.places.log
         last = log.files[-1].base if log.files else None
         last_bytes = partial(_last_bytes, places)
-        yield from log_file_findings(log.problems, last, entry_count, places.below_root, last_bytes)
+        end, shown = 0 if log.files else known_log_end(places.location), places.below_root
+        yield from log_file_findings(log.problems, last, entry_count, shown, last_bytes, end)
         yield from log_findings(view, places.file_position, is_live=places.is_live)
         yield from self.of_kinds
         for key, row in (*places.queues.items(), *places.batch_queues.items()):
