@@ -301,13 +301,19 @@ def test_queues_and_index_of_a_disk_that_is_away_are_made_again(place, name):
         assert store.max_offset("T", 0) == COUNT + 3
 
 
+@pytest.mark.parametrize("gone", [["known-ends"], ["consumequeue", "index"]])
 @pytest.mark.parametrize("door", sorted(DOORS.keys() - {"verify", "audit"}))  # which tell it
-def test_a_log_without_a_file_is_refused_where_queues_have_some(tmp_path, monkeypatch, door):
+def test_a_log_without_a_file_is_refused_where_queues_or_known_ends_tell_of_one(
+    tmp_path, monkeypatch, door, gone
+):
     monkeypatch.setitem(globals(), "DISKS", ["root/commitlog"])
     with opened(tmp_path) as store:
         put(store, 0, 3)
+    for name in gone:
+        place = tmp_path / "root" / name
+        place.rename(place.with_name(f"{name}.away")) if place.exists() else None
     back = unmount(tmp_path / "root/commitlog")
-    with pytest.raises(StoreError, match="root has queues but no CommitLog file"):
+    with pytest.raises(StoreError, match="root had messages, and has no CommitLog file"):
         DOORS[door](tmp_path)
     back()
     assert len(read_table(tmp_path / "root")) == 3

@@ -44,7 +44,7 @@ from rocketstore.rules.log_rules import Chain, LogView, Stretch, log_findings
 from rocketstore.rules.queue_kinds import QueueKinds, queue_kinds
 from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan.extension_units import UnitReader
-from rocketstore.storage.checkpoint import read_known_ends
+from rocketstore.storage.checkpoint import known_log_end
 from rocketstore.storage.files.disk import Disk, hint_of, read_at
 from rocketstore.storage.files.log_directories import dledger_directories, refuse_dledger
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, ReadLogFile, file_lengths
@@ -132,8 +132,8 @@ class StoreAudit:
     def findings(self) -> Iterator[Finding]:
         """Yield what was found in log, queues, index and batch queues, in this order."""
         last = self.log_files[-1].base if self.log_files else None
-        known = None if self.log_files else read_known_ends(self.layout.root)
-        end, entries = known.log_end if known else 0, self.entry_count
+        end = 0 if self.log_files else known_log_end(self.layout.root)
+        entries = self.entry_count
         yield from log_file_findings(
             self.log_findings, last, entries, self.below_root, _last_bytes, end
         )

@@ -10,6 +10,7 @@ from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.native.decode import decode
 from rocketstore.rules.files import FileProblem, lost_log, no_store
 from rocketstore.scan.scanner import ScanBatch, scan_window
+from rocketstore.storage.checkpoint import known_log_end
 from rocketstore.storage.files.lock import writer_pid
 from rocketstore.storage.files.pread_files import LogFile, OpenFiles, PreadFiles
 from rocketstore.storage.files.whole_file import holds_data
@@ -31,9 +32,11 @@ def log_files_of(root: Path, config: StoreConfig) -> tuple[StoreLayout, PreadFil
     files = PreadFiles(layout.log_directories, file_size=config.mapped_file_size_commit_log)
     if not any(one.is_dir() for one in layout.log_directories):
         raise no_store(root)
-    has_queues = not files.files and any(layout.consume_queue.glob("*/*/*"))
+    is_lost = not files.files and (
+        any(layout.consume_queue.glob("*/*/*")) or known_log_end(layout.root)
+    )
     # Or a writer has made the first file since the log was listed, and then a queue's.
-    if has_queues and not files.refresh():
+    if is_lost and not files.refresh():
         raise lost_log(root)
     return layout, files
 

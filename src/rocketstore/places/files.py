@@ -129,6 +129,13 @@ def read_part(location: str, path: str, position: int, size: int) -> bytes:
         return file.read(position, size)
 
 
+def root_file(location: str, name: str) -> bytes:
+    """Return a small file of a store's root; nothing where it is missing."""
+    files, root = files_at(location)
+    size = {entry.name: entry.size for entry in files.list(root)}.get(name)
+    return read_part(location, f"{root}/{name}", 0, size) if size else b""
+
+
 def stored_stop(location: str, path: str, size: int) -> int:
     """Return where the last hole of a file begins, if that can be known; nothing is read."""
     if is_remote(location):

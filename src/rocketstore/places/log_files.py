@@ -13,10 +13,16 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.errors import ConfigError, StoreError
-from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY, CONSUME_QUEUE_DIRECTORY, file_name
+from rocketstore.format.file_name import (
+    COMMIT_LOG_DIRECTORY,
+    CONSUME_QUEUE_DIRECTORY,
+    KNOWN_ENDS_FILE_NAME,
+    file_name,
+)
+from rocketstore.format.known_ends import decode_known_ends
 from rocketstore.format.record import RECORD_MAGICS
 from rocketstore.message import BORN_HOST_V6_FLAG
-from rocketstore.places.files import files_at, offset_files, read_part
+from rocketstore.places.files import files_at, offset_files, read_part, root_file
 from rocketstore.places.queue_files import files_of, list_queues
 from rocketstore.places.stores import StorePlace
 from rocketstore.rules.files import lost_log
@@ -77,14 +83,22 @@ def list_segments(store: str | StorePlace) -> list[Segment]:
 def segments_of_job(
     store: StorePlace, listed: Callable[[StorePlace], list[Segment]] = list_segments
 ) -> list[Segment]:
-    """Return the files as `listed`; raise where queues have files and the log has none."""
-    segments = listed(store)
-    queues = [] if segments else list_queues(store.location)
-    if any(files_of(store.location, CONSUME_QUEUE_DIRECTORY, queue) for queue in queues):
+    """Return the files as `listed`; raise where there was a log and it has none."""
+    segments, location = listed(store), store.location
+    if segments:
+        return segments
+    files = (files_of(location, CONSUME_QUEUE_DIRECTORY, one) for one in list_queues(location))
+    if any(files) or known_log_end(location):
         segments = listed(store)  # a writer makes its first file before that of a queue
         if not segments:
-            raise lost_log(store.location)
+            raise lost_log(location)
     return segments
+
+
+def known_log_end(location: str) -> int:
+    """Return how far a log went by ``known-ends``, whichever log that was; 0 where nothing says."""
+    known = decode_known_ends(root_file(location, KNOWN_ENDS_FILE_NAME))
+    return known.log_end if known else 0
 
 
 def _refuse_part_of_log(segments: list[Segment]) -> None:

@@ -16,7 +16,7 @@ from rocketstore.format.metadata_json import (
     offset_tables_by_age,
 )
 from rocketstore.metrics.damage_map import DAMAGE_MAP_FILE_NAME, DamageMap, decode_damage_map
-from rocketstore.places.files import files_at, read_part
+from rocketstore.places.files import files_at, read_part, root_file
 from rocketstore.places.log_files import list_segments, log_bytes
 from rocketstore.rules.newer import refuse_rocksdb_tables
 from rocketstore.rules.table_files import NO_FILE, read_table
@@ -62,25 +62,12 @@ def read_consumer_offsets(store: StorePlace) -> ConsumerOffsets:
     return next(filter(None, found), ConsumerOffsets())
 
 
-def _root_file(location: str, name: str) -> bytes:
-    """Return a small file of a store's root; nothing where it is missing."""
-    files, root = files_at(location)
-    size = {entry.name: entry.size for entry in files.list(root)}.get(name)
-    return read_part(location, f"{root}/{name}", 0, size) if size else b""
-
-
 def read_damage_map(store: StorePlace) -> DamageMap:
     """Return the damage known from a store's own check; none without a usable map."""
     with contextlib.suppress(FormatError):
-        if content := _root_file(store.location, DAMAGE_MAP_FILE_NAME):
+        if content := root_file(store.location, DAMAGE_MAP_FILE_NAME):
             return decode_damage_map(content)
     return DamageMap()
-
-
-def known_log_end(location: str) -> int:
-    """Return how far a log went by ``known-ends``, whichever log that was; 0 where nothing says."""
-    known = decode_known_ends(_root_file(location, KNOWN_ENDS_FILE_NAME))
-    return known.log_end if known else 0
 
 
 def read_known_ends(store: StorePlace) -> set[QueueKey] | None:
@@ -89,7 +76,7 @@ def read_known_ends(store: StorePlace) -> set[QueueKey] | None:
     It has to be tied to this log; and another program has written since if the log goes on after
     its end, unless the file says that the store is open.
     """
-    known = decode_known_ends(_root_file(store.location, KNOWN_ENDS_FILE_NAME))
+    known = decode_known_ends(root_file(store.location, KNOWN_ENDS_FILE_NAME))
     if known is None:
         return None
     segments = list_segments(store)

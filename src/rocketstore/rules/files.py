@@ -33,13 +33,13 @@ def no_store(place: Path | str) -> NotAStoreError:
 def lost_log(
     place: Path | str, error: type[StoreError] = NotAStoreError, said: str = ""
 ) -> StoreError:
-    """Return the error that queues are there, and no file of their log (K-R10).
+    """Return the error that queues or ``known-ends`` are there, and no file of their log (K-R10).
 
     4.9 deletes every queue then, and consumers' offsets point far beyond.
     """
     hint = "mount the disk of its log, or bring the files back: queues can be made again, not a log"
     hint += "; to begin an empty store, move consumequeue and known-ends away"
-    return error(f"{place} has queues but no CommitLog file{said}", hint=hint)
+    return error(f"{place} had messages, and has no CommitLog file{said}", hint=hint)
 
 
 def in_the_way(path: Path) -> tuple[str, str]:

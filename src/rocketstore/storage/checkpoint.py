@@ -146,6 +146,12 @@ def read_known_ends(root: Path) -> KnownEnds | None:
         return None
 
 
+def known_log_end(root: Path) -> int:
+    """Return how far a log went by the file, whichever log that was; 0 where nothing says."""
+    known = read_known_ends(root)
+    return known.log_end if known else 0
+
+
 def write_known_ends(root: Path, ends: KnownEnds, *, disk: Disk) -> None:
     """Replace the file, its bytes durably; a crash leaves the old one or the new one."""
     encoded = encode_known_ends(ends)

@@ -26,7 +26,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint, decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.rules.files import NOT_A_STORE_HINT, FileFinding, FileProblem, lost_log
-from rocketstore.storage.checkpoint import read_known_ends
+from rocketstore.storage.checkpoint import known_log_end, read_known_ends
 from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.log_directories import refuse_dledger
@@ -243,7 +243,9 @@ def _observed_sizes(layout: StoreLayout, config: StoreConfig, log: PreadLog) -> 
         with contextlib.suppress(SystemRefusedError):  # a get of another one does not need it
             if (queue := log.queues.get(key)) is not None:
                 queues.append(queue.files)
-    is_lost = not log.files.files and any(files.files for files in queues)
+    is_lost = not log.files.files and (
+        any(files.files for files in queues) or known_log_end(layout.root)
+    )
     # Or a writer has made the first file since the log was listed, and then a queue's.
     if is_lost and not log.files.refresh():
         raise lost_log(layout.root)

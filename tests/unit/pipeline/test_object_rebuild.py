@@ -167,7 +167,7 @@ def test_a_store_without_a_log_is_refused(built, s3):
         del s3.objects[key]
     s3.objects["store/commitlog/"] = b""
     s3.objects["store/commitlog/note.txt"] = b"moved"
-    with pytest.raises(StoreDamagedError, match="has queues but no CommitLog file"):
+    with pytest.raises(StoreDamagedError, match="had messages, and has no CommitLog file"):
         rebuilt_here(s3.uri("store"), target=s3.uri("new"))
 
 

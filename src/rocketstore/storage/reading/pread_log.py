@@ -18,7 +18,7 @@ from rocketstore.locks import Lock
 from rocketstore.native.decode import LogAtHand, message_at, size_at
 from rocketstore.rules.extra_queues import may_stand_in
 from rocketstore.scan.queue_search import first_from
-from rocketstore.storage.checkpoint import read_known_ends
+from rocketstore.storage.checkpoint import known_log_end
 from rocketstore.storage.files.log_directories import refuse_absent
 from rocketstore.storage.files.pread_files import LogFile, OpenFiles, PreadFiles
 from rocketstore.storage.index.pread_index import PreadIndex
@@ -72,14 +72,14 @@ class PreadLog:
         refuse_absent(layout, files, size, self._known_stop, writes=writes)
 
     def _known_stop(self) -> int:
-        known, stops = read_known_ends(self._layout.root), [0]
+        stops = [known_log_end(self._layout.root)]
         for queue in filter(None, map(self.queues.get, self.queues.keys())):
             last = queue.entry(queue.written_end - 1) if queue.written_end else None
             stops.append(0 if last is None else last.physical_offset + last.record_size)
         for _, header in PreadIndex(self._layout.index, OpenFiles()).files():
             stops.append(header.end_physical_offset)
         # A writer may have made a file since.
-        return 0 if self.files.refresh() else max(*stops, known.log_end if known else 0)
+        return 0 if self.files.refresh() else max(stops)
 
     @property
     def min_offset(self) -> int:

@@ -217,7 +217,7 @@ def refuse_lost_log(root: Path, entry_count: int, known: KnownEnds | None) -> No
     """Raise where queues have entries, or there was a log, and the log has no file."""
     if entry_count or (known is not None and known.log_end):
         more = "" if known is None else f", and known-ends knows of a log up to {known.log_end}"
-        said = f": they have {counted(entry_count, 'entry', 'entries')}{more}"
+        said = f": its queues have {counted(entry_count, 'entry', 'entries')}{more}"
         raise lost_log(root, StoreDamagedError, said)
 
 

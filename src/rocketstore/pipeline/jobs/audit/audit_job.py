@@ -39,10 +39,9 @@ from rocketstore.pipeline.planning import MOST_TASKS
 from rocketstore.pipeline.queues import ALL_OFFSETS
 from rocketstore.places.files import passing_over_deleted, read_part
 from rocketstore.places.location import is_remote, local_path
-from rocketstore.places.log_files import store_timestamp_ms
+from rocketstore.places.log_files import known_log_end, store_timestamp_ms
 from rocketstore.places.log_verdict import judged_log
 from rocketstore.places.queue_files import QueueFiles
-from rocketstore.places.small_files import known_log_end
 from rocketstore.places.store_listing import list_store, small_contents
 from rocketstore.rules.findings import Finding, LastWriter, Severity, VerifyReport
 from rocketstore.rules.log_rules import LogView, Stretch, log_findings

@@ -39,6 +39,7 @@ from rocketstore.pipeline.jobs.rebuild.log_blocks import FACTS_TARGET, INDEX_TAR
 from rocketstore.pipeline.options import DEFAULT_SPLIT_BYTES
 from rocketstore.pipeline.planning import MOST_TASKS
 from rocketstore.places.location import is_remote
+from rocketstore.places.log_files import known_log_end
 from rocketstore.places.log_verdict import judged_log
 from rocketstore.places.store_listing import batch_topics_of, list_store
 from rocketstore.rules import runs
@@ -179,7 +180,7 @@ def _build(
     """Make new queues and index below a directory; nothing else is written."""
     places = list_store(store, config)
     old = sorted(f"{key.topic}/{key.queue_id}" for key, row in places.queues.items() if row.files)
-    _refuse_log(places, has_queues=bool(old))
+    _refuse_log(places, had_log=bool(old or known_log_end(places.location)))
     common = config, batch_topics_of(places), now_ms + CLOCK_TOLERANCE_MS
     tasks = [log_blocks.ScanTask(*common, cuts) for cuts in log_cuts(places, max_split_bytes)]
     with closing(LogRows(spark, tasks)) as rows:
@@ -206,9 +207,9 @@ def _build(
     return _report(places.location, old, written, pieces, view)
 
 
-def _refuse_log(places: StoreListing, *, has_queues: bool) -> None:
+def _refuse_log(places: StoreListing, *, had_log: bool) -> None:
     """Raise where queues made from the files of the log would lose messages that are there."""
-    if has_queues and not places.log.files:
+    if had_log and not places.log.files:
         raise lost_log(places.location, StoreDamagedError)
     for one in places.log.problems:
         if one.problem in {FileProblem.DUPLICATE, FileProblem.MISPLACED}:
