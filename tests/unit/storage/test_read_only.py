@@ -125,7 +125,7 @@ def test_a_writer_that_has_not_put_anything_yet_can_be_read(tmp_path):
 def test_queues_without_a_log_are_no_store(files):
     files.put()
     files.log_path(0).unlink()
-    with pytest.raises(NotAStoreError, match="queues but no CommitLog file"):
+    with pytest.raises(NotAStoreError, match="had messages, and has no CommitLog file"):
         ReadOnlyStore(files.root)
 
 
