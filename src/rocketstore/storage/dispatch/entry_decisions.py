@@ -187,12 +187,8 @@ class EntryDecisions:
             return False
         if self.forced is None:
             return False
-        if (
-            old is not None
-            and old.physical_offset < self.columns.physical_offset[number]
-            and old.physical_offset + old.record_size <= self.forced.stop
-            and self._is_intact(old, queue.key, offset)
-        ):
+        before = int(self.columns.physical_offset[number])
+        if old is not None and self._is_of_earlier(old, before, queue.key, offset):
             return self._refuse(number, "an earlier record has its place")
         self._keep_file(queue, offset)
         return True
@@ -281,11 +277,22 @@ class EntryDecisions:
                 return int(columns.queue_offset[row])
         return None
 
-    def _is_intact(self, entry: QueueEntry, key: QueueKey, queue_offset: int) -> bool:
-        """Whether an entry points at an intact record of its queue and number."""
-        file = self._files.find(entry.physical_offset)
-        record = None if file is None else record_at(file, entry.physical_offset - file.base)
-        return record is not None and fits_record(record, entry, key, queue_offset)
+    def _is_of_earlier(self, entry: QueueEntry, before: int, key: QueueKey, offset: int) -> bool:
+        """Whether an entry points at an intact record before another that calls for it there.
+
+        That may be one of another queue, which states its number in this one.
+        """
+        assert self.forced is not None, "only a forced pass replaces entries"
+        at, size, _ = entry
+        file = self._files.find(at)
+        if file is None or at >= before or at + size > self.forced.stop:
+            return False
+        record = record_at(file, at - file.base)
+        if record is None or fits_record(record, entry, key, offset):
+            return record is not None
+        own = int(record.queue_id[0])
+        targets = extra_queue_offsets(record.properties(0), own, lmq=self.lmq)
+        return int(record.size[0]) == size and (key, offset) in (targets or ())
 
     def _put_extra(
         self, number: int, key: QueueKey, offset: int, entry: QueueEntry, count: int
@@ -296,9 +303,13 @@ class EntryDecisions:
         if offset > queue.max_offset and not self._is_plausible_gap(number, queue, offset, count):
             return
         old = queue.entry(offset)
-        # The record that has the place does not help: it states the number in its first queue.
-        is_later = old is not None and old.physical_offset > entry.physical_offset
-        is_replaced = self.forced is not None and is_later
+        is_replaced = (
+            self.forced is not None
+            and old is not None
+            and old.is_message
+            and old != entry  # of a later record, or torn: an entry may lie on two pages
+            and not self._is_of_earlier(old, entry.physical_offset, key, offset)
+        )
         if is_replaced:
             self._keep_file(queue, offset)
         queue.put(offset, entry, overwrite=is_replaced)

@@ -332,6 +332,33 @@ def test_a_forced_pass_repairs_zeroed_and_wrong_entries(parts):
     assert parts.bytes_on_disk() == before
 
 
+@pytest.mark.parametrize("topic", ["TopicTest", "further"])
+@pytest.mark.parametrize("torn_at", [4, 8, 12, 16])  # where a page of 4096 bytes may end
+@pytest.mark.parametrize("is_new", [False, True])  # which part of it is on the disk
+def test_a_forced_pass_mends_an_entry_that_is_torn(parts, topic, torn_at, is_new):
+    for number in (b"0", b"1"):
+        names = b"INNER_MULTI_DISPATCH\x01further\x02INNER_MULTI_QUEUE_OFFSET\x01" + number
+        parts.append(properties=b"TAGS\x01" + b"a" * 40 + b"\x02" + names)
+    parts.run()
+    right = parts.bytes_on_disk()
+    file = parts.queue(topic, 0).files.find(20)
+    gone = slice(20, 20 + torn_at) if is_new else slice(20 + torn_at, 40)
+    file.write_bytes(gone.start, bytes(gone.stop - gone.start))
+    parts.dispatcher.dispatch_range(0, parts.end)
+    assert parts.bytes_on_disk() == right
+
+
+def test_a_forced_pass_keeps_the_earlier_of_two_records_in_a_further_queue(parts):
+    names = b"INNER_MULTI_DISPATCH\x01further\x02INNER_MULTI_QUEUE_OFFSET\x010"
+    [first] = parts.append(properties=names)
+    parts.append(properties=names)
+    [third] = parts.append(topic=b"further", queue_offset=0)
+    parts.run()
+    parts.dispatcher.dispatch_range(0, parts.end)
+    parts.dispatcher.dispatch_range(third, parts.end)
+    assert [entry[0] for entry in parts.entries("further")] == [first]
+
+
 def test_a_forced_pass_has_a_file_copied_once_before_it_replaces_its_first_entry(parts):
     for number in (b"0", b"1"):
         names = b"INNER_MULTI_DISPATCH\x01further\x02INNER_MULTI_QUEUE_OFFSET\x01" + number
