@@ -114,7 +114,7 @@ def test_a_file_that_somebody_else_deleted_fails_its_sync(tmp_path):
     append_bytes(file, b"abc")
     file.close_descriptor()
     file.path.unlink()
-    with pytest.raises(FlushFailedError, match="No such file"):
+    with pytest.raises(FlushFailedError, match="it was deleted or moved"):
         file.sync()
 
 
