@@ -18,7 +18,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
@@ -339,12 +339,8 @@ class MappedFile:
         file's name becomes durable too, or is left to the caller, who passes `names`.
         """
         with self._flush_errors(), self.descriptor() as descriptor:
-            self._disk.fdatasync(descriptor, self.path)
+            self._sync_bytes(descriptor)
             _date(descriptor)
-            status = os.fstat(descriptor)
-            # Some file systems of FUSE count no names: there the name itself is looked at.
-            if not status.st_nlink and not os.path.samestat(status, self.path.stat()):
-                raise FileNotFoundError
         if not self.has_durable_name:
             if names is None:
                 sync_names([self])
@@ -359,9 +355,18 @@ class MappedFile:
     def sync_by(self, sync: Callable[[int | Callable[[], None]], _T]) -> _T | None:
         """Call `sync` with the means to bring the file to the disk (`Disk.sync_call`)."""
         with self._flush_errors(), self.descriptor() as descriptor:
-            outcome = sync(self._disk.sync_call(descriptor, self.path))
+            is_named = os.fstat(descriptor).st_nlink > 0
+            call = self._disk.sync_call(descriptor, self.path)
+            outcome = sync(call if is_named else partial(self._sync_bytes, descriptor))
             _date(descriptor)
             return outcome
+
+    def _sync_bytes(self, descriptor: int) -> None:
+        self._disk.fdatasync(descriptor, self.path)
+        status = os.fstat(descriptor)
+        # Some file systems of FUSE count no names: there the name itself is looked at.
+        if not status.st_nlink and not os.path.samestat(status, self.path.stat()):
+            raise FileNotFoundError
 
     @contextlib.contextmanager
     def _flush_errors(self) -> Iterator[None]:
