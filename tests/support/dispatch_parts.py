@@ -41,7 +41,7 @@ class DispatchParts:
         self.open_derived()
 
     def open_derived(self) -> None:
-        """Open queues, index and dispatcher anew, as a start does."""
+        """Open queues, index and dispatcher again, as a start does."""
         self.table = ConsumeQueueTable(
             self.root / "consumequeue",
             self.queue_file_bytes,

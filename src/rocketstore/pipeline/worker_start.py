@@ -1,6 +1,6 @@
 """Spark's daemon of Python workers, with less to import in each: ``python -m`` this module.
 
-Spark puts the zip of its Python part first on the path, and each worker compiled anew what it
+Spark puts the zip of its Python part first on the path, and each worker compiled again what it
 imports from there: 0.6 s of processor time. Where the same package was installed it lies unpacked
 and compiled. What starts no thread is imported before workers are forked.
 """

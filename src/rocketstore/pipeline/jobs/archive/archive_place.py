@@ -134,7 +134,7 @@ def _checked(
         has_vectors = "deletionVectors" in (table.protocol().reader_features or ())
         if has_vectors and not is_written and any(one.num_rows for one in table.deletion_vectors()):
             what = f"{joined(location, name)} has deletion vectors: deleted rows would be restored"
-            raise ArchiveError(what, hint="write its files anew: REORG TABLE … APPLY (PURGE)")
+            raise ArchiveError(what, hint="rewrite its files: REORG TABLE … APPLY (PURGE)")
         for fact, expect, is_ in facts:
             if expect != is_:
                 what = f"{joined(location, name)} is not the table {name} of this archive: {fact}: "
