@@ -104,9 +104,11 @@ def commit(root: Path, staging: Path, *, now_ms: int, disk: Disk | None = None) 
     names = sorted(path.name for path in staging.iterdir())
     for name in names:
         _refuse_link(root / name)
-        at_once(disk.fsync_directory, [Path(one) for one, _, _ in os.walk(staging / name)])
-        for path in (staging / name, *(staging / name).rglob("*")):
-            give_to_owner(path, root)
+        walked = [*os.walk(staging / name)]
+        at_once(disk.fsync_directory, [Path(place) for place, _, _ in walked])
+        for place, _, files in walked:
+            for one in ("", *files):
+                give_to_owner(Path(place, one), root)
     swaps = [(name, (staging / name).stat().st_ino, _inode(root / name)) for name in names]
     kept = _kept_directory(root, now_ms)
     if kept.parent.is_dir() and not os.access(kept.parent, os.W_OK):  # else only after the swaps
