@@ -59,10 +59,10 @@ class HeldPull(msgspec.Struct, eq=False):
 
 
 class HeldPulls:
-    """All held pulls of a broker; each is looked at once in `look_ms`."""
+    """All held pulls of a broker; each is looked at once in `interval_ms`."""
 
-    def __init__(self, look_ms: int = LOOK_MS) -> None:
-        self.look_ms = look_ms
+    def __init__(self, interval_ms: int = LOOK_MS) -> None:
+        self.interval_ms = interval_ms
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
         self._by_peer: dict[Peer, dict[HeldPull, None]] = {}
         self._by_look: OrderedDict[HeldPull, None] = OrderedDict()
@@ -109,7 +109,7 @@ class HeldPulls:
         """Look at those whose turn it is: take out who waited enough, or whose queue got on."""
         due = []
         while (pull := next(iter(self._by_look), None)) and pull.look_ms <= now_ms:
-            pull.look_ms += self.look_ms
+            pull.look_ms += self.interval_ms
             self._by_look.move_to_end(pull)
             end = max_offset(pull.header.topic, pull.header.queue_id)
             if end > pull.header.queue_offset or now_ms >= pull.until_ms:

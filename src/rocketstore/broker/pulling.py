@@ -227,10 +227,10 @@ class Pulling(Part):
     # --- held -----------------------------------------------------------------------------------
 
     def _hold(self, header: PullHeader, call: Call, wanted: str) -> Later:
-        wait_ms = header.suspend_timeout_millis if self._is_long else self.held.look_ms
+        wait_ms = header.suspend_timeout_millis if self._is_long else self.held.interval_ms
         tags = array("I", (string_hash(tag) & 0xFFFFFFFF for tag in parse_tags(wanted))) or None
         now_ms = self._monotonic()
-        pull = HeldPull(header, call, now_ms + wait_ms, now_ms + self.held.look_ms, tags)
+        pull = HeldPull(header, call, now_ms + wait_ms, now_ms + self.held.interval_ms, tags)
         self.held.add(pull)
         if not self._is_listening:
             self._is_listening = True

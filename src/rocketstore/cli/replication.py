@@ -124,7 +124,7 @@ def _follow(store: Path, config: StoreConfig, stop: StopSignal, *, renew: bool) 
         opened.replication.trouble_listeners.append(note)
         print(f"{store} follows {config.ha_master_address}", flush=True)
         while not stop.is_set and not (renew and troubles & NEEDS_NEW_LOG):
-            stop.bell.wait(1)  # as `StopSignal.wait`
+            stop.wait_for_bell()
             if Trouble.FILE_SIZE in troubles:
                 troubles.remove(Trouble.FILE_SIZE)
                 if _sized(store, config) != sized:  # the master was away, or is another one

@@ -101,7 +101,11 @@ class StopSignal:
     def wait(self) -> None:
         """Wait for the signal."""
         while not self.is_set:
-            self.bell.wait(1)  # another thread that is given the signal wakes nobody
+            self.wait_for_bell()
+
+    def wait_for_bell(self) -> None:
+        """Wait for a ring, or a second: another thread that is given the signal wakes nobody."""
+        self.bell.wait(1)
 
 
 @contextlib.contextmanager
