@@ -288,8 +288,10 @@ class EntryDecisions:
         if file is None or at >= before or at + size > self.forced.stop:
             return False
         record = record_at(file, at - file.base)
-        if record is None or fits_record(record, entry, key, offset):
-            return record is not None
+        if record is None:
+            return False
+        if fits_record(record, entry, key, offset):
+            return True
         own = int(record.queue_id[0])
         targets = extra_queue_offsets(record.properties(0), own, lmq=self.lmq)
         return int(record.size[0]) == size and (key, offset) in (targets or ())
