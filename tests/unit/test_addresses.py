@@ -33,7 +33,7 @@ def silence(monkeypatch):
     def answer(host, *rest, **more):
         if host == SILENT and not more.get("flags"):
             asked_on.append(threading.current_thread().name)
-            if asked_on[-1] == LOOKUP and not over.wait(PATIENCE_S):  # else whoever asks would wait
+            if asked_on[-1] == LOOKUP and not over.wait(PATIENCE_S):  # else its caller would wait
                 asked_on.append("nobody: what was to end waited for it")
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
         return asked(host, *rest, **more)
