@@ -46,7 +46,7 @@ class InterruptAt:
         self._lines_left = -1
         self._more = self._apart = 0
         self._trips = _tripping()
-        self.where = ""
+        self.where, self.caller = "", ""
 
     def run(
         self, lines: int, operation: Callable[[], Any], *, times: int = 1, apart: int = 1
@@ -55,7 +55,7 @@ class InterruptAt:
 
         Of several `times` each comes so many lines after the one before it.
         """
-        self._lines_left, self.where = lines, ""
+        self._lines_left, self.where, self.caller = lines, "", ""
         self._more, self._apart = times - 1, apart
         before = signal.signal(signal.SIGINT, self._handle)
         try:
@@ -89,6 +89,7 @@ class InterruptAt:
         if frame is not None:
             code = frame.f_code
             self.where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
+            self.caller = frame.f_back and frame.f_back.f_code.co_name
         raise Interrupt(self.where)
 
     def _trace_again(self, frame: FrameType | None) -> None:
