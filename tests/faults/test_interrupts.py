@@ -336,9 +336,9 @@ def test_an_interrupted_close_ends_what_it_began(times, tmp_path):
     assert lines > 50
 
 
-def open_stores() -> list[MessageStore]:
-    """Return all of this process: no opening can keep an interrupt from what it just returned."""
-    found = (one for one in gc.get_objects() if type(one) is MessageStore)
+def opened_beside(store):
+    """Return the other open stores, also one that nobody has: no call is safe as it returns."""
+    found = [one for one in gc.get_objects() if type(one) is MessageStore and one is not store]
     return [one for one in found if not one.is_closed]
 
 
@@ -366,9 +366,8 @@ def test_an_interrupted_opening_or_repair_holds_no_lock(way, tmp_path):
 
     def is_over(lines: int) -> bool:
         was_interrupted = interrupt.run(lines, operation)
-        if interrupt.caller == "operation":  # the call was over, or had not begun
-            opened.extend(one for one in open_stores() if one is not store)
-        for left in opened:
+        is_over_or_ahead = interrupt.caller == "operation"
+        for left in opened_beside(store) if is_over_or_ahead else opened:
             left.close()
         opened.clear()
         assert writer_pid(root / "lock") is None, interrupt.where
