@@ -39,6 +39,7 @@ NEXT: Final = {
     "dispatch.no_extra_queues": "only its first queue has it; mend the program that puts it",
     "dispatch.refused": _VERIFY,
     "file.forced": "its room is free once its reader lets go of it; let readers be quicker",
+    "file.made_elsewhere": "said once; see whether that disk is full, or mounted read-only",
     "file.not_locked": "it may be swapped out: raise the limit of locked memory (ulimit -l)",
     "file.not_preallocated": "a put makes it, which takes longer; see how full the disk is",
     "file.sparse": "keep room free on the disk: a write into the file may find none",

@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore import MessageStore, RocketStoreError, StoreFullError
+from rocketstore import Message, MessageStore, RocketStoreError, StoreFullError
 from rocketstore.config import FlushDiskType
 from rocketstore.storage.results import PutMessageStatus
 from support import disk_filler
+from support.configured_store import TINY, open_small
 from support.descriptors import open_descriptors
 from support.fault_workload import Label, check_store, small_files, step_of
 from support.faulty_disk import FaultyDisk, nth, once
 from support.patience import PATIENCE_S, START_S
 from support.power_cut import abandon
 from support.python_process import run_python
+from support.reading import all_messages
+from support.said import capture_logs
 from support.skipping import skip_but_in_ci
 
 SIZE_KIB = 1024
@@ -193,3 +196,44 @@ def test_an_open_that_fails_lets_go_of_the_lock(tmp_path):
     with pytest.raises((RocketStoreError, OSError)):
         MessageStore.open(tmp_path, small_files("ASYNC_FLUSH"), disk=disk)
     MessageStore.open(tmp_path, small_files("ASYNC_FLUSH")).close()
+
+
+# --- one directory of several ---------------------------------------------------------------------
+
+
+def several(root: Path, disk: FaultyDisk | None = None) -> MessageStore:
+    paths = f"{root}/one,{root}/two"
+    return open_small(root / "store", disk=disk, store_path_commit_log=paths, **TINY)
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ("allocate", errno.ENOSPC), ("allocate", errno.EDQUOT), ("create_file", errno.EROFS),
+        ("create_file", errno.EACCES), ("create_file", errno.EPERM),
+    ],
+)  # fmt: skip
+def test_a_log_goes_on_in_those_of_its_directories_that_take_files(tmp_path, call, code):
+    with several(tmp_path, FaultyDisk(nth(call, 0, code, below="/one/"))) as store:
+        with capture_logs() as logs:
+            results = [store.put(Message(topic="T", body=bytes(900))) for _ in range(100)]
+        assert all(result.is_stored for result in results)
+    (said,) = [log["error"] for log in logs if log["event"] == "file.made_elsewhere"]
+    assert f"{tmp_path}/one" in said
+    assert (len([*(tmp_path / "one").iterdir()]), len([*(tmp_path / "two").iterdir()])) == (0, 7)
+    with several(tmp_path) as store:
+        assert len([*all_messages(store, "T")]) == 100
+
+
+def test_no_file_is_made_elsewhere_while_its_name_is_taken(tmp_path):
+    """Of two files of one name the one without messages might be read."""
+    disk = FaultyDisk(lambda *_call: None)
+    with several(tmp_path, disk) as store:
+        disk.fails = lambda call, path, _number: (
+            errno.EROFS if call in {"fsync_directory", "unlink"} and "/one" in str(path) else None
+        )
+        result = store.put(Message(topic="T", body=b"x"))
+        assert result.status is PutMessageStatus.CREATE_MAPEDFILE_FAILED
+        assert not list((tmp_path / "two").iterdir())
+        disk.fails = lambda *_call: None
+        assert store.put(Message(topic="T", body=b"x")).is_stored

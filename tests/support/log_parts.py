@@ -34,7 +34,7 @@ class LogParts:
         self.files = MappedFileQueue(directory, self.log_file_bytes, disk=self.disk)
         self.files.load()
         self.preallocator = Preallocator(
-            lambda _base: directory, self.log_file_bytes, disk=self.disk
+            lambda _base: [directory], self.log_file_bytes, disk=self.disk
         )
         self.log = CommitLog(
             self.files,

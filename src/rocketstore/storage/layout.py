@@ -84,15 +84,16 @@ class StoreLayout:
             )
         return cls(root, writable, read_only)
 
-    def log_directory(self, file_number: int, full: Collection[Path]) -> Path:
-        """Return the directory in which the CommitLog file of a number is made, from 0 on.
+    def directories_for(self, file_number: int, full: Collection[Path]) -> list[Path]:
+        """Return where the CommitLog file of a number, from 0 on, is made, and where otherwise.
 
         Directories that are too full (above 0.85 of their partition by default) are passed over as
         long as another is left. Source: MultiPathMappedFileQueue.tryCreateMappedFile (spec F1.1).
         """
-        directories = self.commit_log_directories
-        candidates = [path for path in directories if path not in full] or directories
-        return sorted(candidates, key=str)[file_number % len(candidates)]
+        directories = sorted(self.commit_log_directories, key=str)
+        wanted = [path for path in directories if path not in full] or directories
+        at = file_number % len(wanted)
+        return [*wanted[at:], *wanted[:at], *(path for path in directories if path not in wanted)]
 
 
 def root_of(path: str | Path) -> Path:

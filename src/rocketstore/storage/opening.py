@@ -146,7 +146,7 @@ class StoreParts(LoadedStore):
                 fails_fast=config.fast_fail_if_no_buffer_in_store_pool,
             )  # fmt: skip
         self.preallocator = Preallocator(
-            lambda base: layout.log_directory(base // file_size, self.retention.full_directories),
+            lambda base: layout.directories_for(base // file_size, self.retention.full_directories),
             file_size, disk=disk, warm_up=warm_up, on_death=self.flags.note_death,
             make_file=self._make_file,
             is_in_use=lambda base: files.find(base) is not None,

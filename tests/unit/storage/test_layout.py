@@ -60,7 +60,7 @@ def test_a_log_without_a_writable_path_is_refused():
 
 def places(directories: str, count: int, full: set[Path]) -> list[str]:
     layout = StoreLayout.of("s", StoreConfig(store_path_commit_log=directories))
-    return [str(layout.log_directory(number, full)) for number in range(count)]
+    return [str(layout.directories_for(number, full)[0]) for number in range(count)]
 
 
 def test_files_go_round_the_directories_in_order_of_their_names():

@@ -7,7 +7,8 @@ the thread makes no later one, so that no reader sees a hole. Pages are touched 
 of the log, and nothing in them changes; pages that cannot be touched are left to the writer.
 
 How derived: AllocateMappedFileService of 4.9 (spec B7). A put does not fail because a file is still
-being made (K-P9): it waits for the one under way, and makes the file itself otherwise. None is made
+being made (K-P9): it waits for the one under way, and makes the file itself otherwise; nor because
+one directory of several takes no new file, where 4.9 passes over full ones alone. None is made
 ahead that would take the last space of a disk, or of a log whose only file was never half full. 4.9
 has the whole file touched before its first use (`WarmUp`), or nothing (K-M5).
 """
@@ -15,8 +16,10 @@ has the whole file touched before its first use (`WarmUp`), or nothing (K-M5).
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -26,7 +29,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.file_name import file_name
 from rocketstore.locks import Lock
 from rocketstore.native.touch import MADV_POPULATE_WRITE, PagesAhead
-from rocketstore.storage.files.disk import Disk, libc, system_error
+from rocketstore.storage.files.disk import NO_SPACE_ERRORS, Disk, libc, system_error
 from rocketstore.storage.files.mapped_file import MappedFile, address_of, advise
 from rocketstore.storage.threads import Bell, Changes, OnDeath, ServiceThread
 from rocketstore.units import OS_PAGE_SIZE_BYTES, KiB, MiB
@@ -54,6 +57,9 @@ SYNC_AHEAD_BYTES: Final = 512 * KiB
 """How far ahead of a writer that syncs pages are written, and again when half of it is used: what a
 hundred threads fill in some milliseconds. The one sync that writes it takes a little longer."""
 
+_REFUSALS: Final = NO_SPACE_ERRORS | {errno.EROFS, errno.EACCES, errno.EPERM}
+"""What the system says of one directory, while another may take the file."""
+
 _log: Final = get_logger(__name__)
 
 
@@ -61,11 +67,11 @@ _log: Final = get_logger(__name__)
 class Preallocator:
     """Makes the files of a log in a thread of its own.
 
-    `directory_of` chooses the directory of a file by its offset, `make_file` makes one, and
-    `is_in_use` says whether the log has the file of an offset.
+    `directories_for` has those for the file of an offset, the wanted one first; `make_file` makes
+    one, and `is_in_use` says whether the log has the file of an offset.
     """
 
-    _directory_of: Callable[[int], Path]
+    _directories_for: Callable[[int], Sequence[Path]]
     _file_size: int
     disk: Disk
     warm_up: WarmUp | None = None
@@ -82,6 +88,7 @@ class Preallocator:
         self._retired: list[MappedFile] = []
         self._put_makes = False
         self._taken = -1
+        self._refusing: set[Path] = set()
         # Without the thread every file is made when it is asked for.
         self.thread = ServiceThread(
             "rocketstore-preallocate", self._make_files, self._changes.tell, on_death=self.on_death
@@ -170,7 +177,7 @@ class Preallocator:
     def _make_ahead(self, base: int) -> None:
         file = None
         try:
-            room = self.disk.room(self._directory_of(base))
+            room = self.disk.room(self._directories_for(base)[0])
             if room is None or room[2] >= ROOM_FACTOR * self._file_size:
                 file = self._make(base)
         except (StoreError, OSError) as error:
@@ -186,7 +193,21 @@ class Preallocator:
             self._changes.tell()
 
     def _make(self, base: int) -> MappedFile:
-        path = self._directory_of(base) / file_name(base)
+        *others, last = self._directories_for(base)
+        for directory in others:
+            try:
+                return self._make_in(directory, base)
+            except StoreError as error:
+                refused = getattr(error.__cause__, "errno", None) in _REFUSALS
+                if not refused or os.path.lexists(directory / file_name(base)):
+                    raise
+                if directory not in self._refusing:
+                    self._refusing.add(directory)
+                    _log.warning("file.made_elsewhere", base=base, error=str(error))
+        return self._make_in(last, base)
+
+    def _make_in(self, directory: Path, base: int) -> MappedFile:
+        path = directory / file_name(base)
         try:
             file = self.make_file(path, base=base, size=self._file_size, disk=self.disk)
         except OSError as error:

@@ -17,7 +17,7 @@ SIZE = 16384
 
 
 def preallocator(directory: Path, disk: FailingDisk, **options) -> Preallocator:
-    return Preallocator(lambda _base: directory, SIZE, disk=disk, **options)
+    return Preallocator(lambda _base: [directory], SIZE, disk=disk, **options)
 
 
 def names(directory: Path) -> list[int]:
@@ -33,7 +33,7 @@ def test_without_its_thread_a_file_is_made_when_it_is_asked_for(tmp_path):
 
 def test_the_placement_chooses_the_directory_of_a_new_file(tmp_path):
     places = [tmp_path / "a", tmp_path / "b"]
-    files = Preallocator(lambda base: places[base // SIZE % 2], SIZE, disk=FailingDisk())
+    files = Preallocator(lambda base: [places[base // SIZE % 2]], SIZE, disk=FailingDisk())
     assert [files.take(base, ahead=False).path.parent for base in (0, SIZE)] == places
     files.close()
 

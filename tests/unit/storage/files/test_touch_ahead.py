@@ -58,7 +58,7 @@ def log_with(directory: Path, touch: TouchAhead, clock: Clock) -> CommitLog:
     files = MappedFileQueue(directory, FILE_BYTES, disk=disk)
     return CommitLog(
         files,
-        preallocator=Preallocator(lambda _base: directory, FILE_BYTES, disk=disk),
+        preallocator=Preallocator(lambda _base: [directory], FILE_BYTES, disk=disk),
         clock=clock,
         store_host=encode_host("127.0.0.1:10911"),
         touch_ahead=touch,
