@@ -107,15 +107,25 @@ def test_a_queue_that_cannot_be_read_takes_no_other_one_with_it(root, name, code
                     call()
 
 
-def test_a_list_of_queues_says_which_one_cannot_be_read(root, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("command", "broken", "whole"),
+    [
+        ("queue list", ["broken", 0, None, None], ["t", 0, 0, 3]),
+        ("queue lag", ["g", "broken", 0, 0, None, None], ["g", "t", 0, 1, 3, 2]),
+        ("topic list", ["broken", 1, None], ["t", 1, 3]),
+    ],
+)
+def test_a_list_says_which_queue_cannot_be_read(root, command, broken, whole, monkeypatch, capsys):
     with MessageStore.open(root, CONFIG, threads=False) as store:
         store.put(Message(topic="broken", body=b"x"))
+    (root / "config").mkdir(exist_ok=True)
+    table = '{"offsetTable":{"broken@g":{0:0},"t@g":{0:1}}}'
+    (root / "config" / "consumerOffset.json").write_text(table)
     fail_reads_of("broken", errno.EIO, monkeypatch)
-    assert run(["queue", "list", str(root), "-o", "json"]) == 3
-    broken, whole = json.loads(capsys.readouterr().out)
-    assert "cannot read" in broken.pop("problem")
-    assert list(broken.values()) == ["broken", 0, None, None]
-    assert list(whole.values()) == ["t", 0, 0, 3]
+    assert run([*command.split(), str(root), "-o", "json"]) == 3
+    found = [list(row.values()) for row in json.loads(capsys.readouterr().out)]
+    assert re.search("cannot read .*broken.* at offset", found[0].pop())
+    assert found == [broken, whole]
 
 
 def opened(root: Path, policy: RecoveryPolicy) -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from rocketstore.cli import exit_codes
 from rocketstore.cli.options import (
     DEFAULTS,
     CommandOptions,
@@ -15,14 +14,12 @@ from rocketstore.cli.options import (
     StoreArgument,
     TopicOption,
 )
-from rocketstore.cli.output import before_a_verdict, print_rows
-from rocketstore.cli.reading import listed, not_found, queues_of, say_cut_short, say_shown
+from rocketstore.cli.output import print_rows
+from rocketstore.cli.reading import listed, not_found, print_found, queues_of, say_shown
 from rocketstore.cli.wording import complain
-from rocketstore.errors import StoreError
 
 if TYPE_CHECKING:
     from rocketstore.storage.read_only import ReadOnlyStore
-    from rocketstore.units import QueueKey
 
 app = App(name="queue")
 
@@ -30,22 +27,13 @@ app = App(name="queue")
 @app.command(name="list")
 def list_queues(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> int:
     """Print every queue with its minimum and maximum offset, or why it cannot be read."""
-    columns, codes = ("topic", "queueId", "minOffset", "maxOffset"), [exit_codes.FINE]
+    columns = ("topic", "queueId", "minOffset", "maxOffset")
+    with options.open(store) as reader:
 
-    def row(key: QueueKey) -> dict[str, Any]:
-        try:
-            found: tuple[object, ...] = reader.min_offset(*key), reader.max_offset(*key)
-        except StoreError as error:
-            codes.append(error.exit_code)
-            found = None, None, str(error)
-        return dict(zip((*columns, "problem"), (*key, *found), strict=False))
+        def ends(topic: str, queue_id: int) -> tuple[int, int]:
+            return reader.min_offset(topic, queue_id), reader.max_offset(topic, queue_id)
 
-    with options.open(store) as reader, before_a_verdict():
-        rows = map(row, sorted(reader.queues()))
-        print_rows(rows, options.output, columns=columns, notes=("problem",))
-        if len(codes) == 1:
-            say_cut_short(reader)
-    return max(codes)
+        return print_found(reader, reader.queues(), ends, options.output, columns)
 
 
 @app.command
@@ -110,7 +98,7 @@ def lag(
     group: Annotated[str | None, Parameter(name=["--group", "-g"])] = None,
     topic: Annotated[str | None, Parameter(name=["--topic", "-t"])] = None,
     options: CommandOptions = DEFAULTS,
-) -> None:
+) -> int:
     """Print how far each consumer group is behind the end of each queue that it consumes.
 
     Negative for a group that is ahead of a queue which lost messages; none where an offset is below
@@ -129,24 +117,27 @@ def lag(
         # The offsets first: later messages count as lag, and put no group ahead of its queue.
         places = list(read_offsets(reader.layout).rows())
         groups = sorted({name for name, _, _ in places})
+        topics = sorted({key.topic for name, key, _ in places if group in (None, name)})
+        for kind, wanted, known in (("group", group, groups), ("topic", topic, topics)):
+            if wanted is not None and wanted not in known:
+                what = f"{store} has no offsets of a {kind} {wanted}"
+                hint = f"it has those of: {listed(known) or 'none yet'}"
+                raise not_found(what, hint, options.output)
+
+        def behind(_group: str, topic: str, queue_id: int, offset: int) -> tuple[int, int | None]:
+            end = reader.max_offset(topic, queue_id)
+            return end, None if offset < 0 else end - offset
+
         rows = [
-            {"group": name, "topic": key.topic, "queueId": key.queue_id, "offset": offset,
-             "maxOffset": (end := reader.max_offset(*key)),
-             "lag": None if offset < 0 else end - offset}
+            (name, *key, offset)
             for name, key, offset in places
             if group in (None, name) and topic in (None, key.topic)
-        ]  # fmt: skip
-        say_cut_short(reader, topic)
-    topics = sorted({key.topic for name, key, _ in places if group in (None, name)})
-    for kind, wanted, known in (("group", group, groups), ("topic", topic, topics)):
-        if wanted is not None and wanted not in known:
-            what = f"{store} has no offsets of a {kind} {wanted}"
-            hint = f"it has those of: {listed(known) or 'none yet'}"
-            raise not_found(what, hint, options.output)
-    columns = ("group", "topic", "queueId", "offset", "maxOffset", "lag")
-    print_rows(iter(rows), options.output, columns=columns)
-    if count := sum(row["lag"] is None for row in rows):
+        ]
+        columns = ("group", "topic", "queueId", "offset", "maxOffset", "lag")
+        code = print_found(reader, rows, behind, options.output, columns, topic)
+    if count := sum(offset < 0 for *_, offset in rows):
         complain(f"offsets below 0: {count}; a group begins there as one without an offset")
+    return code
 
 
 @app.command

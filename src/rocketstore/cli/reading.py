@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rocketstore.cli.exit_codes import FINE
+from rocketstore.cli.output import before_a_verdict, print_rows
 from rocketstore.cli.wording import complain
-from rocketstore.errors import NotFoundError
+from rocketstore.errors import NotFoundError, StoreError
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     from rocketstore.cli.options import Output
     from rocketstore.storage.read_only import ReadOnlyStore
 
@@ -51,6 +55,32 @@ def _none_at_all(reader: ReadOnlyStore) -> str:
     if reader.earliest_log_timestamp() is None or may_have_writer(reader.layout.lock):
         return "it has no message yet"
     return "its log has messages, but no queue has them: see store verify"
+
+
+def print_found(
+    reader: ReadOnlyStore,
+    known: Iterable[tuple[Any, ...]],
+    find: Callable[..., tuple[object, ...]],
+    output: Output,
+    columns: Sequence[str],
+    topic: str | None = None,
+) -> int:
+    """Print what is known and what `find` adds to it, or why it cannot; return the exit code."""
+    codes = [FINE]
+
+    def row(known: tuple[Any, ...]) -> dict[str, Any]:
+        try:
+            found = find(*known)
+        except StoreError as error:
+            codes.append(error.exit_code)
+            found = *(None for _ in columns[len(known) :]), str(error)
+        return dict(zip((*columns, "problem"), (*known, *found), strict=False))
+
+    with before_a_verdict():
+        print_rows(map(row, known), output, columns=columns, notes=("problem",))
+        if len(codes) == 1:
+            say_cut_short(reader, topic)
+    return max(codes)
 
 
 def say_cut_short(reader: ReadOnlyStore, topic: str | None = None) -> None:
