@@ -84,11 +84,12 @@ def test_an_empty_last_file_gets_its_length_too(tmp_path, disk):
     assert (tmp_path / f"{0:020d}").read_bytes() == bytes(SIZE)
 
 
-@pytest.mark.parametrize("length", [100, SIZE + 1])
-def test_a_wrong_length_elsewhere_is_an_error_that_names_the_file(tmp_path, disk, length):
-    make(tmp_path, 0, length=length)
-    make(tmp_path, SIZE)
-    with pytest.raises(StoreDamagedError, match=rf"expected 4096 bytes, found {length} bytes"):
+@pytest.mark.parametrize(("length", "base"), [(100, 0), (SIZE + 1, 0), (SIZE + 1, SIZE)])
+def test_a_wrong_length_elsewhere_is_an_error_that_names_the_file(tmp_path, disk, length, base):
+    for each in (0, SIZE):
+        make(tmp_path, each, length=length if each == base else SIZE)
+    named = rf"{base:020d} has a wrong length: expected 4096 bytes, found {length} bytes"
+    with pytest.raises(StoreDamagedError, match=named):
         queue(tmp_path, disk).load()
 
 
