@@ -35,6 +35,7 @@ from support.fault_workload import (
     take_steps,
     tried_by,
 )
+from support.pipeline_tables import read_table
 from support.reading import all_messages
 from support.rebuild_runs import rebuilt_here
 from support.store_oracle import read_log
@@ -281,6 +282,8 @@ def test_a_file_that_does_not_belong_is_named_and_left_alone(store, healthy, ext
     path = extra(directory)
     (named,) = verify(store)
     assert named.file == path.relative_to(store).as_posix()
+    rows = read_table(store)
+    assert {row["physicalOffset"] for row in rows} == set(healthy.labels.values())
     with opened(store) as it:
         assert [problem.path for problem in it.problems] == [path]
         assert labels_in(it) == set(healthy.labels)

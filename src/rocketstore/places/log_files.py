@@ -25,7 +25,7 @@ from rocketstore.message import BORN_HOST_V6_FLAG
 from rocketstore.places.files import files_at, offset_files, read_part, root_file
 from rocketstore.places.queue_files import files_of, list_queues
 from rocketstore.places.stores import StorePlace
-from rocketstore.rules.files import lost_log
+from rocketstore.rules.files import lost_log, usual_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,9 +135,9 @@ def _listed(store: StorePlace) -> list[Segment]:
             hint="keep the one that belongs to the log, and move the other one away from its "
             "directories",
         )
-    longest = max(one.size for one in found)
-    # Names are multiples of the size. Where they are not of the longest file's, all were cut off.
-    file_size = longest if not steps or min(steps) % longest == 0 else min(steps)
+    file_size = usual_size(found)
+    # A stray file of another place is none of the log, as to every other reader.
+    found = [one for one in found if not file_size or (one.base - found[0].base) % file_size == 0]
     last = len(found) - 1
     while last and not any(read_part(store.location, found[last].path, 0, 8)):
         last -= 1

@@ -6,7 +6,9 @@ about. A short one is usable as far as it goes, a long one up to its nominal siz
 How derived: MappedFileQueue.load of 4.9 (spec F2).
 """
 
-from collections.abc import Iterable
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -92,6 +94,24 @@ class FileFinding(NamedTuple, Generic[AnyPath]):
 
 File = TypeVar("File", bound=Any)
 """A named tuple with `base`, the offset in its name, `size` and `path`."""
+
+
+def usual_size(files: Sequence[File]) -> int:
+    """Return the size that all files should have, learnt from their names and lengths.
+
+    Damage may have changed a length, and a stray file may have any name: the size is the commonest
+    length with which most files begin where one should, else a distance between two of them.
+    """
+    lengths = Counter(file.size for file in files if file.size)
+    steps = {after.base - before.base for before, after in itertools.pairwise(files)}
+    first = files[0].base if files else 0
+    bases = Counter((file.base - first) for file in files)
+
+    def weight(size: int) -> tuple[bool, int, int, int]:
+        fitting = sum(count for base, count in bases.items() if base % size == 0)
+        return 2 * fitting > len(files), lengths[size], fitting, size
+
+    return max((lengths.keys() | steps) - {0}, key=weight, default=0)
 
 
 def usable_files(

@@ -15,11 +15,9 @@ pulls it from under a ``pread`` of another thread.
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import stat
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
@@ -30,7 +28,7 @@ import numpy as np
 from rocketstore.config.files import commonest
 from rocketstore.errors import SystemRefusedError
 from rocketstore.format.file_name import is_judged, parse_file_name
-from rocketstore.rules.files import FileFinding, FileProblem, usable_files
+from rocketstore.rules.files import FileFinding, FileProblem, usable_files, usual_size
 from rocketstore.storage.files.disk import (
     BadSectors,
     Disk,
@@ -220,7 +218,7 @@ class PreadFiles:
         while True:
             findings: list[FileFinding[Path]] = []
             found = sorted(listed_files(self._directories, findings))
-            file_size = self._given_size or _commonest_size(found)
+            file_size = self._given_size or usual_size(found)
             files = usable_files(found, file_size, findings)
             missing = {one.path for one in findings if one.problem is FileProblem.MISSING}
             if not missing or missing & holes:
@@ -327,21 +325,3 @@ def _is_still(file: LogFile) -> bool:
         return file.path.stat().st_ino == file.inode
     except OSError:
         return False
-
-
-def _commonest_size(files: list[LogFile]) -> int:
-    """Return the size that all files should have, learnt from their names and lengths.
-
-    Damage may have changed a length, and a stray file may have any name: the size is the commonest
-    length with which most files begin where one should, else a distance between two of them.
-    """
-    lengths = Counter(file.size for file in files if file.size)
-    steps = {after.base - before.base for before, after in itertools.pairwise(files)}
-    first = files[0].base if files else 0
-    bases = Counter((file.base - first) for file in files)
-
-    def weight(size: int) -> tuple[bool, int, int, int]:
-        fitting = sum(count for base, count in bases.items() if base % size == 0)
-        return 2 * fitting > len(files), lengths[size], fitting, size
-
-    return max((lengths.keys() | steps) - {0}, key=weight, default=0)
