@@ -376,6 +376,21 @@ def test_an_index_file_of_a_wrong_size_is_named_and_created_again_by_a_repair(st
     assert verify(store) == []
 
 
+@pytest.mark.parametrize("fault", [cut_short, make_longer])
+def test_the_error_about_the_only_index_file_of_a_wrong_size_names_its_repair(
+    store, healthy, fault
+):
+    first, *others = sorted((store / "index").iterdir())
+    for path in others:
+        path.unlink()
+    fault(first)
+    for read_only in (True, False):
+        with pytest.raises(ConfigError, match=r"set neither; .* run rocketstore store repair"):
+            MessageStore.open(store, CONFIG, read_only=read_only)
+    repair_store(store, now_ms=NOW_MS, config=CONFIG)
+    assert_whole(store, healthy)
+
+
 @pytest.mark.parametrize("number", [0, 1, -1])
 def test_a_missing_index_file_is_a_warning_and_created_again_by_a_repair(store, number):
     index_file(store, number).unlink()

@@ -163,6 +163,9 @@ SMALL: Final = StoreSizes(*SMALL_SIZES.values())
 """Those of `StoreConfig.small`."""
 
 
+_IF_DAMAGED: Final = "if the setting is right, and the file damaged, run rocketstore store repair"
+
+
 def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) -> StoreSizes:
     """Decide every size: as set, else as learnt from the store's files, else 4.9's default.
 
@@ -209,7 +212,7 @@ def resolve_size(key: str, wanted: int | None, seen: FileObservation | None, def
             f"{key} is {wanted}, but {seen.path} has {seen.size_bytes} bytes",
             key=key,
             value=wanted,
-            hint=f"leave {key} unset to take the size of the files",
+            hint=f"leave {key} unset to take the size of the files; {_IF_DAMAGED}",
         )
     return seen.size_bytes
 
@@ -246,7 +249,7 @@ def _resolve_index(
             f"{said} cannot be right for {seen.path}, which has {seen.size_bytes} bytes",
             key=key,
             value=value,
-            hint="set both to what the writer of the files had, or set neither",
+            hint=f"set both to what the writer of the files had, or set neither; {_IF_DAMAGED}",
         )
     return layout
 

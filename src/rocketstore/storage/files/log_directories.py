@@ -37,9 +37,9 @@ _SIGNS: Final = (names.KNOWN_ENDS_FILE_NAME, names.CHECKPOINT_FILE_NAME)
 """In a root that has one of these files, `STORE_DIRECTORIES` are the store's."""
 
 _HINT: Final = (
-    "mount its disk, and name every directory of the log in storePathCommitLog; where one is lost "
-    "for good, name the others and run rocketstore store repair; where it is right that one is "
-    "empty, remove log-directories from the root"
+    "mount its disk, and name every directory of the log in storePathCommitLog; where they are "
+    "lost for good, name those with files only and run rocketstore store repair; where it is right "
+    "that one is empty, remove log-directories from the root"
 )
 
 
