@@ -1,7 +1,9 @@
 """A slave that cannot continue from its end begins again; its old files are kept beside the new.
 
-Law: nothing is deleted or overwritten: each directory and file gets a second name, and if that
-exists already nothing is done. How far delayed messages were delivered is set aside with the log.
+Law: nothing is deleted or overwritten: each directory and file gets a second name, and where the
+log has that already nothing is done. The log goes last, when all other names are on the disk: what
+was interrupted, by a kill or a power cut, is a store with a log, and is done again. How far delayed
+messages were delivered is set aside with the log.
 Consumer offsets stay, and say which log they belong to, so that groups continue where both logs
 agree. 4.9 has no such step: there the slave gets heartbeats for ever (K-H2).
 """
@@ -25,35 +27,42 @@ if TYPE_CHECKING:
     from rocketstore.storage.layout import StoreLayout
 
 
-def set_log_aside(layout: StoreLayout, end: int) -> list[Path]:
+def set_log_aside(layout: StoreLayout, end: int, disk: Disk | None = None) -> list[Path]:
     """Rename log, queues, index and the files about them; return the new names.
 
     `end` is where the log ends.
-    `StoreLockedError` says that a process writes to the store, `StoreError` that files were set
-    aside before and are still there.
+    `StoreLockedError` says that a process writes to the store, `StoreError` that a log was set
+    aside before and is still there.
     """
-    disk = Disk()
+    disk, logs = disk or Disk(), layout.commit_log_directories
     delays = DelayOffsetTable(layout, disk)
     own = (KNOWN_ENDS_FILE_NAME, LOG_DIRECTORIES_FILE_NAME)
     known = [layout.checkpoint, layout.abort, *(layout.root / name for name in own)]
     known += [delays.path, backup_path(delays.path)]
     derived = [layout.consume_queue, layout.consume_queue_ext, layout.batch_consume_queue]
     derived.append(layout.index)
-    # The log goes last: after an interrupt, the next opening builds the rest from it.
-    paths = [path for path in (*known, *derived, *layout.commit_log_directories) if path.exists()]
+    renamed: dict[Path, Path] = {}
     with StoreLock(layout.lock, layout.written_directories):
-        renamed = {path: path.with_name(path.name + REPLACED) for path in paths}
-        taken = [str(path) for path in renamed.values() if path.exists()]
-        if taken:
-            raise StoreError(
-                f"the log cannot be set aside: {taken[0]} is still there from the last time",
-                hint="delete or move it when you no longer need it",
-            )
+        for name in (path.with_name(path.name + REPLACED) for path in logs):
+            if name.exists():
+                raise StoreError(
+                    f"the log cannot be set aside: {name} is still there from the last time",
+                    hint="delete or move it when you no longer need it",
+                )
         say_which_log(layout, end, disk)
-        for path, name in renamed.items():
-            path.rename(name)
-        for directory in {path.parent for path in renamed}:
-            disk.fsync_directory(directory)
+        for paths in ([*known, *derived], logs):
+            for path in [one for one in paths if one.exists()]:
+                renamed[path] = _second_name(path)
+                disk.replace(path, renamed[path])
+            for directory in {path.parent for path in renamed}:
+                disk.fsync_directory(directory)
         if delays.path in renamed:
             delays.clear()
     return list(renamed.values())
+
+
+def _second_name(path: Path) -> Path:
+    """Return a name that nothing has; an interrupted run may have left the first choice taken."""
+    while path.exists():
+        path = path.with_name(path.name + REPLACED)
+    return path
