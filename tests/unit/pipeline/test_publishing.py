@@ -14,13 +14,17 @@ from pyarrow import parquet
 
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline import audit, rebuild, report, restore
+from rocketstore.pipeline.jobs.archive.archive_table import Archive
 from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, write_parquet
+from rocketstore.pipeline.sink.sink_writer import new_job
+from rocketstore.places import files
 from rocketstore.places.files import files_at
 from support.archiving import archived
 from support.arrow_frames import Frame
 from support.golden import golden_case
 from support.rebuild_runs import rebuilt_here
 from support.restoring import restored
+from support.sink_parts import sink_options
 
 TARGET_OF = {audit: "out", rebuild: "target", report: "out", restore: "target"}
 
@@ -32,6 +36,21 @@ def test_what_was_written_appears_when_the_block_ends(tmp_path):
         assert not (tmp_path / "made").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
     assert (tmp_path / "made" / "inner" / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize("makes", ["output", "store of a write", "archive"])
+def test_the_names_of_new_directories_above_are_on_the_disk(tmp_path, monkeypatch, makes):
+    synced: list[Path] = []
+    monkeypatch.setattr(files, "sync_path", synced.append)
+    place = tmp_path / "new" / "deep" / "out"
+    if makes == "output":
+        with published(str(place)):
+            pass
+    elif makes == "archive":
+        Archive.open(place, or_create=True)
+    else:
+        new_job(sink_options(place))
+    assert {tmp_path, tmp_path / "new", tmp_path / "new" / "deep"} <= {*synced}
 
 
 def test_a_block_that_fails_leaves_nothing(tmp_path):

@@ -76,7 +76,7 @@ def published(location: str) -> Iterator[str]:
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}{PARTIAL}")
     try:
         with plain_write_errors(target):
-            partial.mkdir(parents=True)
+            make_directories(partial)
             claim(partial)
             yield str(partial)
             (partial / OWNER).unlink(missing_ok=True)
@@ -108,6 +108,13 @@ def remove_tree(directory: Path, *, may_return: bool = False) -> None:
 def missing_directories(place: Path) -> list[Path]:
     """Return the missing directories on the path of one, the directory itself first."""
     return [one for one in (place, *place.parents) if not one.exists()]
+
+
+def make_directories(place: Path) -> None:
+    """Make a directory and those above it that are missing; their names are on the disk then."""
+    missing = missing_directories(place)
+    place.mkdir(parents=True, exist_ok=True)
+    sync_all(one.parent for one in missing)
 
 
 def remove_empty(directories: Iterable[Path]) -> None:

@@ -30,7 +30,7 @@ from rocketstore.errors import ConfigError, StoreError
 from rocketstore.format.record import crc32
 from rocketstore.format.refusals import check_topic
 from rocketstore.pipeline.columns import HEADERS, TABLES
-from rocketstore.pipeline.jobs.publishing import plain_write_errors
+from rocketstore.pipeline.jobs.publishing import make_directories, plain_write_errors
 from rocketstore.pipeline.jobs.sweeping import claim
 from rocketstore.pipeline.option_table import SINK
 from rocketstore.pipeline.options import GivenOptions
@@ -233,7 +233,7 @@ def new_job(options: SinkOptions) -> str:
     job = ".".join(str(part) for part in parts if part is not None)
     directory = staging_root(options.root) / job
     with plain_write_errors(directory, NOTHING):
-        directory.mkdir(parents=True)
+        make_directories(directory)
         claim(directory)
     return job
 

@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from rocketstore.errors import ArchiveError
-from rocketstore.pipeline.jobs.publishing import DELTA_LOG, missing_directories, remove_empty
+from rocketstore.pipeline.jobs.publishing import (
+    DELTA_LOG,
+    make_directories,
+    missing_directories,
+    remove_empty,
+)
 from rocketstore.places.files import entries_of
 from rocketstore.places.location import is_remote, joined, local_path, refuse_secrets, uri_parts
 
@@ -83,7 +88,7 @@ def _opened(
     for name in [one for one in kinds if one not in tables]:
         columns, days, statistics = kinds[name]
         if not is_remote(location):
-            Path(local_path(location), name, DELTA_LOG).mkdir(parents=True, exist_ok=True)
+            make_directories(Path(local_path(location), name, DELTA_LOG))
         uri, options = table_uri(place, name)
         identity = identity or f"{_LAYOUT} {uuid.uuid4().hex}"
         about = {"delta.dataSkippingStatsColumns": ",".join(statistics), IDENTITY: identity}
