@@ -290,6 +290,20 @@ def test_a_file_that_does_not_belong_is_named_and_left_alone(store, healthy, ext
     assert path.exists()
 
 
+def test_a_stray_file_before_those_that_did_not_expire_hides_none_of_them(store, healthy):
+    log_file(store, 0).unlink()
+    left = {label: at for label, at in healthy.labels.items() if at >= LOG_FILE_BYTES}
+    (store / "commitlog" / f"{17:020}").write_bytes(b"stray")
+    assert {row["physicalOffset"] for row in read_table(store)} == set(left.values())
+    for config in (CONFIG, StoreConfig()):
+        with MessageStore.open(store, config, read_only=True) as it:
+            assert it.min_physical_offset == LOG_FILE_BYTES
+            assert labels_in(it) == set(left)
+    repair_store(store, now_ms=NOW_MS, config=CONFIG)
+    with opened(store) as it:
+        assert labels_in(it) == set(left)
+
+
 def test_a_copy_of_a_log_file_after_the_end_is_cut_once_a_copy_was_kept(store, healthy):
     last = log_file(store, -1)
     extra = shutil.copy(last, last.with_name(f"{int(last.name) + LOG_FILE_BYTES:020}"))

@@ -25,7 +25,7 @@ from rocketstore.message import BORN_HOST_V6_FLAG
 from rocketstore.places.files import files_at, offset_files, read_part, root_file
 from rocketstore.places.queue_files import files_of, list_queues
 from rocketstore.places.stores import StorePlace
-from rocketstore.rules.files import lost_log, usual_size
+from rocketstore.rules.files import lost_log, usual_place, usual_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,7 +137,8 @@ def _listed(store: StorePlace) -> list[Segment]:
         )
     file_size = usual_size(found)
     # A stray file of another place is none of the log, as to every other reader.
-    found = [one for one in found if not file_size or (one.base - found[0].base) % file_size == 0]
+    place = usual_place(found, file_size)
+    found = [one for one in found if not file_size or one.base % file_size == place]
     last = len(found) - 1
     while last and not any(read_part(store.location, found[last].path, 0, 8)):
         last -= 1

@@ -104,14 +104,19 @@ def usual_size(files: Sequence[File]) -> int:
     """
     lengths = Counter(file.size for file in files if file.size)
     steps = {after.base - before.base for before, after in itertools.pairwise(files)}
-    first = files[0].base if files else 0
-    bases = Counter((file.base - first) for file in files)
 
     def weight(size: int) -> tuple[bool, int, int, int]:
-        fitting = sum(count for base, count in bases.items() if base % size == 0)
+        place = usual_place(files, size)
+        fitting = sum(file.base % size == place for file in files)
         return 2 * fitting > len(files), lengths[size], fitting, size
 
     return max((lengths.keys() | steps) - {0}, key=weight, default=0)
+
+
+def usual_place(files: Iterable[File], file_size: int) -> int:
+    """Return where in multiples of a size most files begin: at 0, but of what is no whole log."""
+    places = Counter(file.base % file_size for file in files if file_size)
+    return max(places, key=lambda place: (places[place], place == 0), default=0)
 
 
 def usable_files(
@@ -123,9 +128,10 @@ def usable_files(
     def report(path: AnyPath, problem: FileProblem, expected: str, found: str) -> None:
         findings.append(FileFinding(path, problem, expected, found))
 
+    place = usual_place(listed := list(listed), file_size)
     for file in listed:
         path = file.path
-        is_misplaced = bool(files and (file.base - files[0].base) % file_size)
+        is_misplaced = bool(file_size) and file.base % file_size != place
         if file.size == 0 and not is_misplaced:
             report(path, FileProblem.EMPTY, f"{file_size} bytes", "0 bytes")
             continue
@@ -136,7 +142,7 @@ def usable_files(
             report(path, FileProblem.DUPLICATE, "one file of a name", str(files[-1].path))
             continue
         if is_misplaced:
-            expected = f"a multiple of {file_size} after {files[0].base}"
+            expected = f"a multiple of {file_size}" + (f" and {place}" if place else "")
             report(path, FileProblem.MISPLACED, expected, str(file.base))
             continue
         missing = files[-1].base + file_size if files else file.base
