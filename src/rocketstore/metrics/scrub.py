@@ -133,6 +133,7 @@ class Scrubber:
                 source,
                 base=file.base,
                 size=file.size,
+                file_size=self._files.file_size,
                 batch_records=BATCH_RECORDS,
                 lookback_bytes=1,
                 window_bytes=WINDOW_BYTES,

@@ -107,10 +107,16 @@ def test_a_lost_end_of_a_file_and_a_missing_file_are_damage(root, offsets):
         last = max(offset for offset in offsets if offset < LOG_FILE_BYTES)
         cut.write_bytes(cut.read_bytes()[:last].ljust(LOG_FILE_BYTES, b"\0"))
         (root / "commitlog" / f"{LOG_FILE_BYTES:020d}").unlink()
+        os.truncate(root / "commitlog" / f"{2 * LOG_FILE_BYTES:020d}", LOG_FILE_BYTES - 1)
         scrubber = scrubber_of(opened)
         scrubber.turn(WHOLE)
-        assert places(scrubber) == [(last, "unwritten hole"), (LOG_FILE_BYTES, "missing file")]
-        assert [one.size for one in scrubber.map.damage] == [LOG_FILE_BYTES - last, LOG_FILE_BYTES]
+        assert places(scrubber) == [
+            (last, "unwritten hole"),
+            (LOG_FILE_BYTES, "missing file"),
+            (3 * LOG_FILE_BYTES - 1, "missing file"),  # of the zeros after its BLANK
+        ]
+        sizes = [LOG_FILE_BYTES - last, LOG_FILE_BYTES, 1]
+        assert [one.size for one in scrubber.map.damage] == sizes
 
 
 def test_a_turn_checks_no_more_than_its_bytes_and_a_batch(root, offsets):
