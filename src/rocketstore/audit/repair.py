@@ -224,7 +224,8 @@ class _Repair:
             if actions:
                 moved = [fix.path for fix in plan.files if not fix.grows]
                 self.refuse_unwritable([*moved, *[self.layout.index] * plan.rebuilds_index])
-            if plan.actions:
+            # After a crash entries of further queues may be missing, which alone are no fault.
+            if plan.actions or self.layout.abort.exists():
                 audit = self._act(audit, plan)
             if actions:
                 self._mark_clean(audit)

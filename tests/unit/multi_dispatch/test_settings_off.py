@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from rocketstore import Message, RefusedMessageError
+from rocketstore import Message, RefusedMessageError, repair_store
 from rocketstore.cli.application import run
 from support.clock import Clock
 from support.configured_store import open_small
@@ -47,6 +47,22 @@ def test_what_is_in_the_log_is_dispatched_without_the_settings(tmp_path, lost):
         store.wait_dispatched()
         assert ends(store) == {("orders", 3): 6, ("%LMQ%a", 0): 6, ("copies", 3): 7}
     assert_every_number_was_given_once(tmp_path)
+
+
+def test_a_repair_makes_what_the_opening_after_a_crash_would_have_made(tmp_path):
+    store = open_small(tmp_path, **ON)
+    for _ in range(5):
+        store.put(LISTED, 3)
+    store.put(Message(topic="later", body=bytes(LOG_FILE_BYTES - 500)))
+    store.put(Message(topic="later"))  # an opening after an orderly end begins in the last file
+    store.wait_dispatched()
+    store.abandon()
+    (tmp_path / "known-ends").unlink()  # as if a broker of 4.9 had written it
+    for lost in ("%LMQ%a", "copies"):
+        shutil.rmtree(tmp_path / "consumequeue" / lost)
+    assert repair_store(tmp_path).remaining == []
+    with open_small(tmp_path) as store:
+        assert ends(store) == {**ENDS, ("later", 0): 2}
 
 
 def test_what_waits_goes_to_its_queues_without_the_settings(tmp_path):
