@@ -103,7 +103,7 @@ class ClientManage(Part):
         super().__init__(parts)
         loop = parts.loop
         self._consuming: ConsumingService = parts.store.attached["consuming"]
-        self._changed: dict[str, None] = {}
+        self._changed: dict[str, bool] = {}
         self._share_soon = loop.paced(SHARE_S, self._share_again)
         loop.every(SCAN_S, self.scan)
         self._consuming.members.watch(lambda group: loop.post(lambda: self.notify(group)))
@@ -148,10 +148,10 @@ class ClientManage(Part):
         elif self._consuming.members.own(name):
             self._meet(name)
 
-    def notify(self, group: str) -> None:
+    def notify(self, group: str, *, is_lost: bool = False) -> None:
         """Have all members of a group share its queues again, those in this process too."""
         is_first = not self._changed
-        self._changed[group] = None
+        self._changed[group] = is_lost or self._changed.get(group, False)
         known = self._clients.consumers.get(group)
         if is_first and known is not None and len(known.clients) > MANY:
             self._share_soon()
@@ -161,12 +161,12 @@ class ClientManage(Part):
     def _share_again(self) -> None:
         self._topics.make()
         changed, self._changed = self._changed, {}
-        for group in changed:
+        for group, is_lost in changed.items():
             ids = self._clients.consumers.get(group, ConsumerGroup()).client_ids
             named = ",".join(ids[:MOST_NAMED])
             _log.info("group.shared_again", group=group, count=len(ids), members=named)
             self._meet(group)
-            self._tell(group)
+            self._tell(group, is_lost=is_lost)
 
     def _meet(self, name: str) -> None:
         """Let the consumers of this process know the clients, and the queues that these know."""
@@ -179,9 +179,9 @@ class ClientManage(Part):
         ids = tuple(sorted(group.client_ids))
         self._consuming.note_clients(name, others.GroupClients(ids, counts))
 
-    def _tell(self, group: str) -> None:
+    def _tell(self, group: str, *, is_lost: bool) -> None:
         settled = self._topics.known_group(group)
-        if settled is None or settled.notify_consumer_ids_changed_enable:
+        if is_lost or settled is None or settled.notify_consumer_ids_changed_enable:
             header = GroupHeader(consumer_group=group)
             for peer in [*self._clients.consumers.get(group, ConsumerGroup()).clients]:
                 peer.tell(request(BrokerRequest.NOTIFY_CONSUMER_IDS_CHANGED, header))
@@ -242,6 +242,6 @@ class ClientManage(Part):
             self.notify(group)
 
     def disconnected(self, peer: Peer) -> None:
-        """Let go of the clients of a connection."""
+        """Let go of the clients of a connection; members are told whatever their group wants."""
         for group in self._clients.disconnect(peer):
-            self.notify(group)
+            self.notify(group, is_lost=True)

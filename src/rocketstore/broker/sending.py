@@ -59,8 +59,8 @@ _REPLIES: Final = (BrokerRequest.SEND_REPLY_MESSAGE, BrokerRequest.SEND_REPLY_ME
 PUSH_MS: Final = 10_000
 """How long a client may take to answer that it has the reply (Broker2Client.callClient)."""
 
-MULTI_TAGS: Final = 0x2
-"""Bit of sysFlag for messages of a topic of several tags (MessageSysFlag.MULTI_TAGS_FLAG)."""
+MULTI_TAGS: Final = {"MULTI_TAG": 0x2}
+"""Bit of sysFlag by the filter type of a message's topic (MessageSysFlag.MULTI_TAGS_FLAG)."""
 
 _ILLEGAL: Final = (
     "the message is illegal, maybe msg body or properties length not matched. msg body length "
@@ -173,7 +173,7 @@ class Sending(Part):
         if queue_id < 0:
             queue_id = random.randrange(max(topic.write_queue_nums, 1))  # noqa: S311 - any queue
         told_queue_id = queue_id  # Compatible: that of the request, also of a dead letter
-        sys_flag = header.sys_flag | (MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else 0)
+        sys_flag = header.sys_flag | MULTI_TAGS.get(topic.topic_filter_type, 0)
         text = (header.properties or "").encode()
         if call.command.code in _REPLIES:
             return self._push(header, call, queue_id, sys_flag, text)
@@ -186,7 +186,9 @@ class Sending(Part):
             block = text
         block += self._cluster if not block or block.endswith(b"\2") else self._next_cluster
         if name.startswith(RETRY_PREFIX):
-            name, queue_id, block = self._given_back(header, call, queue_id, block)
+            topic, queue_id, block = self._given_back(header, call, topic, queue_id, block)
+            name = topic.topic_name
+            sys_flag = header.sys_flag | MULTI_TAGS.get(topic.topic_filter_type, 0)
         is_retried = is_delayed and (header.reconsume_times or 0) > 0
         if b"TRAN_MSG" in text and _HALF.search(text) and not is_retried:
             if self._settings.reject_transaction_message:
@@ -257,16 +259,13 @@ class Sending(Part):
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, not_there(name))
         if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
-            remark = (
-                f"request queueId[{header.queue_id}] is illegal, {topic_text(topic)} Producer: "
-                f"{call.peer.address}"
-            )
-            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+            what = f"request queueId[{header.queue_id}] is illegal, {topic_text(topic)}"
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"{what} Producer: {call.peer.address}")
         return topic
 
     def _given_back(
-        self, header: AnySend, call: Call, queue_id: int, block: bytes
-    ) -> tuple[str, int, bytes]:
+        self, header: AnySend, call: Call, topic: TopicConfig, queue_id: int, block: bytes
+    ) -> tuple[TopicConfig, int, bytes]:
         """Return where a message goes that a consumer sends to its group's retry topic itself.
 
         After the last try it is for the dead letters; with its properties. Source:
@@ -279,11 +278,10 @@ class Sending(Part):
             raise Refused(BrokerAnswer.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         limit = retry_limit(group, header.max_reconsume_times, call)
         if (header.reconsume_times or 0) < limit:
-            return header.topic, queue_id, block
-        dead = self._topics.for_group(DEAD_LETTER_PREFIX + name)
+            return topic, queue_id, block
         kept = decode_properties(block)
         kept.pop(DELAY, None)  # it comes at once
-        return dead.topic_name, 0, encode_properties(kept)
+        return self._topics.for_group(DEAD_LETTER_PREFIX + name), 0, encode_properties(kept)
 
     # --- what is put ----------------------------------------------------------------------------
 

@@ -277,12 +277,16 @@ def test_clients_that_join_one_after_the_other_are_few_notices(tmp_path):
         desk.close()
 
 
-def test_group_may_want_no_notices(desk):
+def test_group_may_want_no_notices_but_of_a_connection_that_ends(desk):
     group = SubscriptionGroup(group_name="G", notify_consumer_ids_changed_enable=False)
     desk.groups.settle(group)
-    peer = Peer()
-    beat(desk, peer)
-    assert codes(peer) == [0]
+    stays, leaves, breaks = peers = [Peer(one) for one in (1, 2, 3)]
+    for peer in peers:
+        beat(desk, peer)
+    desk.answer(35, {"clientID": "c@127.0.0.1:2", "consumerGroup": "G"}, peer=leaves)
+    assert codes(stays) == [0]
+    desk.table.disconnected(breaks)
+    assert codes(stays) == [40]
 
 
 def test_line_of_the_log_counts_the_members_and_names_some(desk, caplog):

@@ -262,9 +262,11 @@ def test_message_without_a_queue_goes_to_any_and_its_producer_is_told_which(desk
 
 
 def test_topic_of_several_tags_marks_its_messages(desk):
-    desk.topics.settle(TopicConfig(topic_name="tags", topic_filter_type="MULTI_TAG"))
-    desk.send("tags")
-    assert stored(desk, "tags")[0].sys_flag == 2
+    for name in ("tags", "%RETRY%G", "%DLQ%H"):
+        desk.topics.settle(TopicConfig(topic_name=name, topic_filter_type="MULTI_TAG"))
+    desk.send("tags"), desk.send("%RETRY%G"), desk.send("%RETRY%G", j=16), desk.send("%RETRY%H", j=16)
+    flags = {"tags": 2, "%RETRY%G": 2, "%DLQ%G": 0, "%DLQ%H": 2}  # a dead letter has another topic
+    assert {name: stored(desk, name)[0].sys_flag for name in flags} == flags
 
 
 def test_broker_takes_nothing_before_its_time(tmp_path):
