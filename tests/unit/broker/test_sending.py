@@ -264,7 +264,8 @@ def test_message_without_a_queue_goes_to_any_and_its_producer_is_told_which(desk
 def test_topic_of_several_tags_marks_its_messages(desk):
     for name in ("tags", "%RETRY%G", "%DLQ%H"):
         desk.topics.settle(TopicConfig(topic_name=name, topic_filter_type="MULTI_TAG"))
-    desk.send("tags"), desk.send("%RETRY%G"), desk.send("%RETRY%G", j=16), desk.send("%RETRY%H", j=16)
+    for name, times in (("tags", 0), ("%RETRY%G", 0), ("%RETRY%G", 16), ("%RETRY%H", 16)):
+        desk.send(name, j=times)
     flags = {"tags": 2, "%RETRY%G": 2, "%DLQ%G": 0, "%DLQ%H": 2}  # a dead letter has another topic
     assert {name: stored(desk, name)[0].sys_flag for name in flags} == flags
 
