@@ -3,13 +3,15 @@
 import json
 import logging
 import re
+import shutil
 
 import pytest
 from pyarrow import fs
 
 from rocketstore import Message
 from rocketstore.errors import StoreDamagedError, StoreError
-from rocketstore.pipeline.streaming import live_log
+from rocketstore.pipeline.streaming import live_log, live_queues
+from rocketstore.pipeline.streaming.stream_options import UNLIMITED, BatchLimits
 from rocketstore.places import files
 from rocketstore.units import QueueKey
 from support.clock import Clock
@@ -333,18 +335,25 @@ def test_a_file_that_goes_while_a_task_runs_is_a_loss(root, mode, monkeypatch, l
             ]
 
 
-@pytest.mark.parametrize("count", [3, 20, 40])
-def test_a_topic_that_was_deleted_and_made_again_has_lost_nothing(root, count, log):
-    put = log.put(20, b"old")
-    run = StreamRun(root, **ALL, subscribe="TopicA", maxOffsetsPerTrigger=12)
-    assert places_of(run.batch()) == put[:12]
-    key = QueueKey("TopicA", 0)
-    for path in log.files.queue_directory(key).iterdir():
-        path.unlink()
-    log.files.next_offsets.clear()
-    put += log.put(count, b"new")
+@pytest.mark.parametrize("limits", [UNLIMITED, BatchLimits(12)])
+@pytest.mark.parametrize("long_bytes", [0, live_queues.LONG_BYTES])
+@pytest.mark.parametrize("count", [0, 3, 20, 40])
+def test_a_topic_that_was_deleted_and_made_again_has_lost_nothing(
+    root, count, log, long_bytes, limits, monkeypatch
+):
+    monkeypatch.setattr(live_queues, "LONG_BYTES", long_bytes)
+    monkeypatch.setattr(live_queues, "MiB", 1)
+    put = log.put(1, b"other", topic="TopicB") + log.put(20, b"old")
+    key, topics = QueueKey("TopicA", 0), {"subscribe": "TopicA,TopicB"}
+    run = StreamRun(root, **ALL, **topics)
+    assert places_of(run.batch(BatchLimits(12))) == put[:12]
+    shutil.rmtree(log.files.queue_directory(key).parent)
+    del log.files.next_offsets[key]
+    put += log.put(count, b"new") + log.put(9, b"other", topic="TopicB")
     # Deleted queues are no deleted records: the log has those of before and of after.
-    assert sorted_places(run.drain()) == put[12:]
+    assert sorted_places(run.drain(limits)) == put[12:]
+    again = StreamRun(root, **ALL, **topics, failOnDataLoss="false")
+    assert sorted_places(again.drain(limits)) == put
 
 
 def test_a_store_that_is_not_there_any_more_is_named(tmp_path, mode):

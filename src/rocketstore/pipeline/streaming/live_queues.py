@@ -200,9 +200,10 @@ class LiveQueues(LiveLog):
 
     def ranges(self, begin: Place, goal: Place) -> Iterable[ByteRange]:
         """Return the stretches of a batch that can have rows."""
-        start = reached = begin.offset
         stop = goal.offset
-        gap = max(MiB, (stop - start) // MOST_TASKS)
+        gap = max(MiB, (stop - begin.offset) // MOST_TASKS)
+        start = reached = self._told_from(begin.offset, stop)
+        yield ByteRange(begin.offset, start)
         # The driver reads as many entries as it holds at a time.
         for places, _, told_to in itertools.islice(self._told(start, stop), 1):
             reached = told_to
@@ -235,16 +236,29 @@ class LiveQueues(LiveLog):
         """Why the queues that are there do not tell what the log has, if they do not."""
         if not self.queues or len(self.queues) > MANY_QUEUES:
             return f"{len(self.queues)} queues are chosen"
+        if gone := self.options.named_topics - {one.key.topic for one in self.queues}:
+            return f"topics have no queue, and may have been deleted: {sorted(gone)}"
         try:
             check_none_lost(self.store, self.options, [one.key for one in self.queues])
         except ScanNeeded as reason:
             return str(reason)
         return ""
 
+    def _told_from(self, start: int, stop: int) -> int:
+        """Return the place of a long stretch from which on entries may tell of all.
+
+        Before a queue's first entry are records of its topic if that was deleted and made again.
+        """
+        if stop - start <= LONG_BYTES or self._doubt:
+            return start
+        firsts = (queue.entry(queue.first_offset) for queue in self.queues)
+        places = [stop if one is None else one.physical_offset for one in firsts]
+        return min(stop, max(start, *places))
+
     def _believed(self, start: int, stop: int) -> list[tuple[QueueFiles, int, int]]:
         """Return the numbers of the entries that point into a stretch, of few queues."""
-        if self._doubt:
-            raise ScanNeeded(self._doubt)
+        if self._doubt or self._told_from(start, stop) > start:
+            raise ScanNeeded(self._doubt or "a queue begins after the stretch does")
         found = []
         for queue in self.queues:
             queue.check_whole()
