@@ -1,5 +1,7 @@
 """Stores that the genuine store wrote, opened for writing by us: appended to and recovered."""
 
+import shutil
+
 import pytest
 
 from rocketstore import MessageStore, verify_store
@@ -78,3 +80,20 @@ def test_a_java_store_halted_before_its_dispatch_is_recovered_whole(tmp_path):
     with MessageStore.open(tmp_path, small_config()) as ours:
         ours.wait_dispatched()
         assert sum(map(len, all_of_ours(ours).values())) == len(MESSAGES)
+
+
+@pytest.mark.parametrize("is_halted", [False, True])
+def test_what_java_put_under_numbers_that_it_gave_again_stays_in_its_queue(tmp_path, is_halted):
+    with JavaStore(tmp_path, SMALL_FILES) as java:
+        put_java(java, [*MESSAGES[:60], *sample_messages(3, topic="other")])
+        java.wait_dispatched()
+    shutil.rmtree(tmp_path / "consumequeue" / "orders")  # the topic was deleted
+    java = JavaStore(tmp_path, SMALL_FILES)
+    put_java(java, MESSAGES[60:90])
+    java.wait_dispatched()
+    expected = all_of_java(java)
+    assert [one["queueOffset"] for one in expected["orders", 0]] == [*range(10)]
+    java.halt() if is_halted else java.close()
+    with MessageStore.open(tmp_path, small_config()) as ours:
+        found = all_of_ours(ours)
+    assert_equal_messages({key: found[key][: len(expected[key])] for key in expected}, expected)

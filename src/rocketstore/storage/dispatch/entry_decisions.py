@@ -175,9 +175,9 @@ class EntryDecisions:
     def gives_way(self, number: int) -> bool:
         """Whether the entry that stands in a record's place is replaced: in a forced pass only.
 
-        It stays when it points at an intact record of this queue and number that lies before this
-        one. So a queue ends up as if built from nothing, where the first record of a number gets
-        it. The time at which a record is due stays as it was first entered, whatever levels and
+        It stays when it points at another intact record of this queue and number: consumers get
+        that one there. 4.9 gives numbers again where a topic was deleted, or a queue lost its end.
+        The time at which a record is due stays as it was first entered, whatever levels and
         clock say now (K-S6).
         """
         queue = self._queue_of(number)
@@ -187,9 +187,9 @@ class EntryDecisions:
             return False
         if self.forced is None:
             return False
-        before = int(self.columns.physical_offset[number])
-        if old is not None and self._is_of_earlier(old, before, queue.key, offset):
-            return self._refuse(number, "an earlier record has its place")
+        own = int(self.columns.physical_offset[number])
+        if old is not None and self._is_of_other(old, own, queue.key, offset):
+            return self._refuse(number, "another record has its place")
         self._keep_file(queue, offset)
         return True
 
@@ -277,15 +277,15 @@ class EntryDecisions:
                 return int(columns.queue_offset[row])
         return None
 
-    def _is_of_earlier(self, entry: QueueEntry, before: int, key: QueueKey, offset: int) -> bool:
-        """Whether an entry points at an intact record before another that calls for it there.
+    def _is_of_other(self, entry: QueueEntry, own: int, key: QueueKey, offset: int) -> bool:
+        """Whether an entry points at an intact record, not the `own` one, that calls for it there.
 
         That may be one of another queue, which states its number in this one.
         """
         assert self.forced is not None, "only a forced pass replaces entries"
         at, size, _ = entry
         file = self._files.find(at)
-        if file is None or at >= before or at + size > self.forced.stop:
+        if file is None or at == own or at + size > self.forced.stop:
             return False
         record = record_at(file, at - file.base)
         if record is None:
@@ -309,8 +309,8 @@ class EntryDecisions:
             self.forced is not None
             and old is not None
             and old.is_message
-            and old != entry  # of a later record, or torn: an entry may lie on two pages
-            and not self._is_of_earlier(old, entry.physical_offset, key, offset)
+            and old != entry  # torn, say: an entry may lie on two pages
+            and not self._is_of_other(old, entry.physical_offset, key, offset)
         )
         if is_replaced:
             self._keep_file(queue, offset)

@@ -383,22 +383,14 @@ def test_a_forced_pass_has_a_file_copied_once_before_it_replaces_its_first_entry
     assert parts.bytes_on_disk() == right
 
 
-def test_a_forced_pass_keeps_an_earlier_intact_record_in_its_place(parts):
-    [first] = parts.append(queue_offset=0)
-    [second] = parts.append(queue_offset=0)
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_forced_pass_leaves_a_number_to_the_intact_record_that_consumers_get_there(parts, which):
+    both = [*parts.append(queue_offset=0), *parts.append(queue_offset=0)]
+    parts.dispatcher.start_at(both[which])
     parts.run()
-    parts.dispatcher.dispatch_range(second, parts.end)
-    assert parts.entries()[0][0] == first
-
-
-def test_a_forced_pass_gives_a_number_back_to_the_earlier_record(parts):
-    [first] = parts.append(queue_offset=0)
-    [second] = parts.append(queue_offset=0)
-    parts.dispatcher.start_at(second)
-    parts.run()
-    assert parts.entries()[0][0] == second
-    parts.dispatcher.dispatch_range(0, parts.end)
-    assert parts.entries()[0][0] == first
+    for start in both:
+        parts.dispatcher.dispatch_range(start, parts.end)
+        assert parts.entries()[0][0] == both[which]
 
 
 def test_a_forced_pass_after_a_cut_of_the_index_gives_the_same_bytes(parts):
