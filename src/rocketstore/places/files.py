@@ -167,6 +167,13 @@ def sync_all(paths: Iterable[Path | str]) -> None:
     at_once(sync_path, [*paths])
 
 
+def make_directories(place: Path) -> None:
+    """Make a directory and those above it that are missing, and bring their names to the disk."""
+    missing = [one for one in (place, *place.parents) if not one.exists()]
+    place.mkdir(parents=True, exist_ok=True)
+    sync_all(one.parent for one in missing)
+
+
 class plain_reads:  # noqa: N801 - a generator's context takes longer than most reads
     """Say in one sentence why a file or directory cannot be read."""
 

@@ -52,17 +52,13 @@ def set_log_aside(layout: StoreLayout, end: int, disk: Disk | None = None) -> li
         say_which_log(layout, end, disk)
         for paths in ([*known, *derived], logs):
             for path in [one for one in paths if one.exists()]:
-                renamed[path] = _second_name(path)
-                disk.replace(path, renamed[path])
+                name = path.with_name(path.name + REPLACED)
+                while name.exists():  # an interrupted run left it
+                    name = name.with_name(name.name + REPLACED)
+                disk.replace(path, name)
+                renamed[path] = name
             for directory in {path.parent for path in renamed}:
                 disk.fsync_directory(directory)
         if delays.path in renamed:
             delays.clear()
     return list(renamed.values())
-
-
-def _second_name(path: Path) -> Path:
-    """Return a name that nothing has; an interrupted run may have left the first choice taken."""
-    while path.exists():
-        path = path.with_name(path.name + REPLACED)
-    return path

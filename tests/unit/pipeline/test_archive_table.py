@@ -20,6 +20,7 @@ from rocketstore.errors import ArchiveError, ConfigError, StoreFullError
 from rocketstore.pipeline.jobs.archive import archive_job, archive_table
 from rocketstore.pipeline.jobs.archive.archive_table import Archive
 from rocketstore.pipeline.jobs.execution import map_tasks
+from rocketstore.places import files
 from rocketstore.places.files import LocalFile
 from rocketstore.units import MiB
 from support.archiving import archived, assert_covers, rows, state, written_by_another
@@ -449,13 +450,19 @@ def test_a_run_whose_messages_never_came_is_passed_over_when_the_log_has_grown(
 
 def test_what_is_committed_is_on_the_disk_files_first(tmp_path, store, monkeypatch):
     synced = []
-    monkeypatch.setattr(archive_table, "sync_path", lambda path: synced.append(Path(path)))
+    for module in (archive_table, files):
+        monkeypatch.setattr(module, "sync_path", lambda path: synced.append(Path(path)))
     archived(store, tmp_path / "a")
-    names = [path.relative_to(tmp_path / "a").as_posix() for path in synced]
+    names = [os.path.relpath(path, tmp_path / "a") for path in synced]
     order = [name for name in names if name.endswith(("parquet", "01.json"))]
     assert order[-2:] == [f"{name}/_delta_log/{1:020}.json" for name in ("extents", "messages")]
     assert {tmp_path / "a" / name for name in order[:-2]} == set((tmp_path / "a").rglob("part-*"))
     assert {"messages/_delta_log", "extents/_delta_log", "messages/day=2023-11-14"} <= set(names)
+    made = names[: names.index(order[0])]
+    assert {f"{name}/_delta_log/{0:020}.json" for name in ("extents", "messages")} <= set(made)
+    DeltaTable(tmp_path / "a" / "messages").create_checkpoint()  # as every hundredth commit does
+    Archive.open(tmp_path / "a").commit("messages", "another", {"another": 1}, [])
+    assert f"{1:020}.checkpoint.parquet" in {path.name for path in synced}
 
 
 @pytest.mark.parametrize("step", ["write", "fsync"])

@@ -25,7 +25,7 @@ from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY
 from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.jobs.execution import map_batches
 from rocketstore.pipeline.jobs.sweeping import OWNER, claim
-from rocketstore.places.files import files_at, plain_reads, sync_all, sync_path
+from rocketstore.places.files import files_at, make_directories, plain_reads, sync_all, sync_path
 from rocketstore.places.location import is_remote, local_path
 from rocketstore.places.objects import ObjectStore
 from rocketstore.places.stores import SIGNS_OF_A_STORE
@@ -108,13 +108,6 @@ def remove_tree(directory: Path, *, may_return: bool = False) -> None:
 def missing_directories(place: Path) -> list[Path]:
     """Return the missing directories on the path of one, the directory itself first."""
     return [one for one in (place, *place.parents) if not one.exists()]
-
-
-def make_directories(place: Path) -> None:
-    """Make a directory and those above it that are missing; their names are on the disk then."""
-    missing = missing_directories(place)
-    place.mkdir(parents=True, exist_ok=True)
-    sync_all(one.parent for one in missing)
 
 
 def remove_empty(directories: Iterable[Path]) -> None:

@@ -30,11 +30,11 @@ from rocketstore.errors import ConfigError, StoreError
 from rocketstore.format.record import crc32
 from rocketstore.format.refusals import check_topic
 from rocketstore.pipeline.columns import HEADERS, TABLES
-from rocketstore.pipeline.jobs.publishing import make_directories, plain_write_errors
+from rocketstore.pipeline.jobs.publishing import plain_write_errors
 from rocketstore.pipeline.jobs.sweeping import claim
 from rocketstore.pipeline.option_table import SINK
 from rocketstore.pipeline.options import GivenOptions
-from rocketstore.places.files import sync_path
+from rocketstore.places.files import make_directories, sync_path
 from rocketstore.places.location import is_remote, local_path, refuse_secrets
 from rocketstore.units import MiB
 

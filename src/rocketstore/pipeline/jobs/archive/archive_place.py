@@ -19,13 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from rocketstore.errors import ArchiveError
-from rocketstore.pipeline.jobs.publishing import (
-    DELTA_LOG,
-    make_directories,
-    missing_directories,
-    remove_empty,
-)
-from rocketstore.places.files import entries_of
+from rocketstore.pipeline.jobs.publishing import DELTA_LOG, missing_directories, remove_empty
+from rocketstore.places.files import entries_of, make_directories, sync_all
 from rocketstore.places.location import is_remote, joined, local_path, refuse_secrets, uri_parts
 
 if TYPE_CHECKING:
@@ -101,9 +96,18 @@ def _opened(
             configuration=about,
             raise_if_key_not_exists=False,
         )
+        sync_log(location, name, 0)
         # Another archiver may have been quicker: the identity in its first table holds for both.
         identity = tables[name].metadata().configuration.get(IDENTITY)
     return tables
+
+
+def sync_log(location: str, name: str, since: int) -> None:
+    """Sync commits and checkpoints from a version on: an empty one makes a table unreadable."""
+    if not is_remote(location):
+        log = Path(local_path(location), name, DELTA_LOG)
+        files = [one for one in log.iterdir() if one.suffix in {".json", ".parquet"}]
+        sync_all([*(one for one in files if one.name >= f"{since:020}"), log, log.parent])
 
 
 def _checked(

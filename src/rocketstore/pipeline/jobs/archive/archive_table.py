@@ -34,10 +34,9 @@ from pyarrow import fs
 
 from rocketstore.errors import ArchiveDamagedError, ArchiveError
 from rocketstore.pipeline.columns import TABLES, arrow_schema
-from rocketstore.pipeline.jobs.archive.archive_place import TableKind, open_tables
-from rocketstore.pipeline.jobs.publishing import DELTA_LOG
+from rocketstore.pipeline.jobs.archive.archive_place import TableKind, open_tables, sync_log
 from rocketstore.places.files import ArrowFiles, files_at, side_by_side, sync_path
-from rocketstore.places.location import is_remote, joined, local_path
+from rocketstore.places.location import is_remote, joined
 from rocketstore.units import MiB, system_clock_ms
 
 if TYPE_CHECKING:
@@ -307,12 +306,7 @@ class Archive:
                 partition_by=days,
                 commit_properties=CommitProperties(app_transactions=transactions),
             )
-            if not is_remote(self.location):
-                # `deltalake` does not sync what it commits.
-                log, known = Path(local_path(self.location), name, DELTA_LOG), table.version()
-                newest = (one for one in log.glob("*.json") if one.name >= f"{known:020}.json")
-                for path in (*newest, log, log.parent):
-                    sync_path(path)
+            sync_log(self.location, name, table.version())
         except (DeltaError, OSError) as error:
             what, hint = f"{self.location} cannot be committed to: {_said(error)}", _NEXT
             if "table features" in what:  # that `deltalake` cannot write
