@@ -2,7 +2,8 @@
 
 Every answer is found out by a thread, not the loop, which makes topics and groups.
 
-How derived: AdminBrokerProcessor of 4.9 (codes 17, 21, 26, 28, 200 to 202 and 208).
+How derived: AdminBrokerProcessor of 4.9 (codes 17, 21, 26, 28, 200 to 202, 208,
+300 and 305).
 """
 
 from __future__ import annotations
@@ -96,6 +97,8 @@ class Admin(Part):
             Row(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Header, None, aside(self.all_groups)),
             Row(code.GET_TOPIC_STATS_INFO, TopicHeader, None, aside(self.topic_stats)),
             Row(code.GET_CONSUME_STATS, ConsumeStatsHeader, None, aside(self.consume_stats)),
+            Row(code.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader, None, aside(self.groups_of)),
+            Row(code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, Header, None, aside(self.system_topics)),
         ]
 
     def all_topics(self, _header: Header, _call: Call) -> Command:
@@ -105,6 +108,17 @@ class Admin(Part):
     def all_groups(self, _header: Header, _call: Call) -> Command:
         """Return every consumer group."""
         return reply(body=encode_body(self._topics.group_table))
+
+    def system_topics(self, _header: Header, _call: Call) -> Command:
+        """Return the topics that are not for programs to make."""
+        return reply(body=encode_body({"topicList": self._topics.reserved}))
+
+    def groups_of(self, header: TopicHeader, _call: Call) -> Command:
+        """Return the groups that consume a topic, or have offsets of it."""
+        online = [*self._clients.consumers.items()]
+        groups = {name for name, group in online if header.topic in group.subscriptions}
+        groups.update(self._store.consumer_offsets.groups_of(header.topic))
+        return reply(body=encode_body({"groupList": groups}))
 
     def settle_topic(self, header: CreateTopicHeader, call: Call) -> Command | Later:
         """Make a topic or change it, and tell the name servers."""
@@ -153,8 +167,7 @@ class Admin(Part):
 
     def topic_stats(self, header: TopicHeader, _call: Call) -> Command:
         """Return how long each queue of a topic is, and when it got its last message."""
-        topic = self._topics.get(header.topic)
-        if topic is None:
+        if (topic := self._topics.get(header.topic)) is None:
             return reply(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
         store, broker, rows = self._store, self._settings.broker_name, []
         for queue_id in range(topic.write_queue_nums):

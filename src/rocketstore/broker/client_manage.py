@@ -217,8 +217,7 @@ class ClientManage(Part):
 
     def connections(self, header: GroupHeader, _call: Call) -> Command:
         """Say which clients a group has, and what it subscribes to."""
-        group = self._clients.consumers.get(header.consumer_group)
-        if group is None:
+        if (group := self._clients.consumers.get(header.consumer_group)) is None:
             remark = f"the consumer group[{header.consumer_group}] not online"
             return reply(BrokerAnswer.CONSUMER_NOT_ONLINE, remark)
         connections = [

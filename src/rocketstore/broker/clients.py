@@ -131,8 +131,7 @@ class Clients:
 
     def next_producer(self, group: str) -> Client | None:
         """Return the producer whose turn it is to be asked, None where there is none."""
-        known = self.producers.get(group)
-        if not known:
+        if not (known := self.producers.get(group)):
             return None
         peer = next(iter(known))
         known[peer] = client = known.pop(peer)  # its next turn comes after all others'

@@ -42,8 +42,7 @@ class GivenCounts:
 
     def per_second(self, topic: str, group: str) -> float:
         """Return the rate of the last minute; from any thread."""
-        samples = self._samples.get((topic, group))
-        if samples is None:
+        if (samples := self._samples.get((topic, group))) is None:
             return 0.0
         (began_ms, before), (ended_ms, after) = samples[0], samples[-1]
         return (after - before) * 1000 / (ended_ms - began_ms)

@@ -48,8 +48,7 @@ class GivingBack(Part):
         return LATER
 
     def _answered(self, header: GiveBackHeader, call: Call) -> Command:
-        group = self._topics.group(header.group)
-        if group is None:
+        if (group := self._topics.group(header.group)) is None:
             remark = f"subscription group not exist, {header.group} {SEE}"
             raise Refused(BrokerAnswer.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if not self._settings.broker_permission & PERM_WRITE:
@@ -60,8 +59,7 @@ class GivingBack(Part):
         topic = self._topics.for_group(name, group.retry_queue_nums, is_unit=header.unit_mode)
         if not topic.perm & PERM_WRITE:
             raise forbidden(f"the topic[{name}] sending message")
-        message = self._store.at_physical_offset(header.offset)
-        if message is None:
+        if (message := self._store.at_physical_offset(header.offset)) is None:
             remark = f"look message by offset failed, {header.offset}"
             raise Refused(ResponseCode.SYSTEM_ERROR, remark)
         limit = retry_limit(group, header.max_reconsume_times, call)

@@ -17,7 +17,7 @@ from rocketstore.remoting.fields import Header, Int32, Int64
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rocketstore.remoting.requests import Call, Peer
     from rocketstore.storage.dispatch.dispatcher import Arrival
@@ -90,20 +90,13 @@ class HeldPulls:
 
     def disconnected(self, peer: Peer) -> None:
         """Forget the pulls of a connection."""
-        for pull in list(self._by_peer.get(peer, ())):
-            self.remove(pull)
+        self._take(self._by_peer.get(peer, ()))
 
     def woken_by(self, arrival: Arrival) -> list[HeldPull]:
         """Take out the pulls that a message may be for."""
         held = self._by_queue.get(QueueKey(arrival.topic, arrival.queue_id), ())
-        woken = [
-            pull
-            for pull in held
-            if arrival.next_offset > pull.header.queue_offset and pull.wants(arrival.tags_code)
-        ]
-        for pull in woken:
-            self.remove(pull)
-        return woken
+        end, code = arrival.next_offset, arrival.tags_code
+        return self._take(one for one in held if end > one.header.queue_offset and one.wants(code))
 
     def due(self, now_ms: int, max_offset: Callable[[str, int], int]) -> list[HeldPull]:
         """Look at those whose turn it is: take out who waited enough, or whose queue got on."""
@@ -119,15 +112,17 @@ class HeldPulls:
 
     def take_all(self) -> list[HeldPull]:
         """Take out all, as the broker ends."""
-        pulls = list(self._by_look)
-        for pull in pulls:
+        return self._take(self._by_look)
+
+    def _take(self, pulls: Iterable[HeldPull]) -> list[HeldPull]:
+        taken = list(pulls)
+        for pull in taken:
             self.remove(pull)
-        return pulls
+        return taken
 
 
 def _remove(table: dict, key: object, pull: HeldPull) -> None:  # type: ignore[type-arg]
-    held = table.get(key)
-    if held is not None:
+    if (held := table.get(key)) is not None:
         held.pop(pull, None)
         if not held:
             del table[key]

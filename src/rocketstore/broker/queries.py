@@ -78,8 +78,7 @@ class Queries(Part):
 
     def view(self, header: ViewHeader, _call: Call) -> Command:
         """Return the message at an offset."""
-        found = self._store.at_physical_offset(header.offset)
-        if found is None:
+        if (found := self._store.at_physical_offset(header.offset)) is None:
             remark = f"can not find message by the offset, {header.offset}"
             return reply(ResponseCode.SYSTEM_ERROR, remark)
         return reply(body=encode_stored(found))

@@ -272,8 +272,7 @@ class Sending(Part):
         SendMessageProcessor.handleRetryAndDLQ.
         """
         name = header.topic[len(RETRY_PREFIX) :]
-        group = self._topics.group(name)
-        if group is None:
+        if (group := self._topics.group(name)) is None:
             remark = f"subscription group not exist, {name} {SEE}"
             raise Refused(BrokerAnswer.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         limit = retry_limit(group, header.max_reconsume_times, call)

@@ -23,6 +23,7 @@ from rocketstore.rules.topics import (
     OFFSET_MOVED_TOPIC,
     RETRY_PREFIX,
     SELF_TEST_TOPIC,
+    SYSTEM_TOPICS,
     TEMPLATE_TOPIC,
     is_system,
     name_fault,
@@ -143,9 +144,13 @@ class Topics:
 
     def is_reserved(self, topic: str) -> bool:
         """Whether no client may make a topic of this name: the broker's own are reserved, too."""
+        return is_system(topic) or topic in self.reserved
+
+    @property
+    def reserved(self) -> set[str]:
+        """The names of topics that no client may make (TopicValidator.getSystemTopicSet)."""
         cluster = self._settings.broker_cluster_name
-        own = cluster, self._settings.broker_name, cluster + REPLY_SUFFIX
-        return is_system(topic) or topic in own
+        return {*SYSTEM_TOPICS, cluster, self._settings.broker_name, cluster + REPLY_SUFFIX}
 
     def settle(self, *wanted: TopicConfig | SubscriptionGroup) -> None:
         """Make or change topics and groups, by a write of each table."""

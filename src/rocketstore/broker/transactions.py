@@ -73,7 +73,8 @@ class TransactionEnds(Part):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        parts.store.check_transactions(self._ask)
+        # From the thread of the checks; a producer answers with an end.
+        parts.store.check_transactions(lambda half: parts.loop.post(lambda: self._ask(half)))
 
     def rows(self) -> list[Row]:
         """Return what is served."""
@@ -104,13 +105,8 @@ class TransactionEnds(Part):
         return reply(remark=None if is_commit else NOT_SET)
 
     def _ask(self, half: StoredMessage) -> None:
-        """Have a producer asked, from the thread of the checks; it answers with an end."""
-        self._loop.post(lambda: self._tell(half))
-
-    def _tell(self, half: StoredMessage) -> None:
         group = half.properties[PRODUCER_GROUP]
-        client = self._clients.next_producer(group)
-        if client is None:
+        if (client := self._clients.next_producer(group)) is None:
             _log.info("transaction.no_producer", group=group, half=half.message_id)
             return
         key = half.unique_key

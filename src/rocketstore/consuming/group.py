@@ -162,8 +162,7 @@ class Group:
     # --- offsets --------------------------------------------------------------------------------
 
     def _opened(self, key: QueueKey) -> QueueWindow:
-        offset = self._offsets.get(key.topic, self.name, key.queue_id)
-        if offset is None:
+        if (offset := self._offsets.get(key.topic, self.name, key.queue_id)) is None:
             offset = self._first_offset(key)
             # At once: what comes before the next start is not passed over then.
             self._offsets.set(key.topic, self.name, key.queue_id, offset)

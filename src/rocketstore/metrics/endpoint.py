@@ -103,8 +103,7 @@ def _application(told: Mapping[str, Any], port: int) -> Callable[..., Iterable[b
         pages[path] = make_wsgi_app(registry)
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        page = pages.get(environ["PATH_INFO"].rstrip("/"))
-        if page is None:
+        if (page := pages.get(environ["PATH_INFO"].rstrip("/"))) is None:
             return _plain(start_response, "404 Not Found", f"ask for {' or '.join(PATHS)}")
         try:
             body: Iterable[bytes] = page(environ, start_response)

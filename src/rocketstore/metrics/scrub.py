@@ -172,8 +172,7 @@ class Scrubber:
         since = {(one.physical_offset, one.size): one.found_timestamp for one in known}
         entries = [one for one in known if not start <= one.physical_offset < stop]
         for one in found:
-            first_ms = since.get((one.physical_offset, one.size))
-            if first_ms is None:
+            if (first_ms := since.get((one.physical_offset, one.size))) is None:
                 _log.warning(
                     "scrub.damage",
                     path=one.file,

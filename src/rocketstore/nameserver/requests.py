@@ -154,8 +154,7 @@ class NameServer:
     # --- values and settings --------------------------------------------------------------------
 
     def _get_value(self, header: headers.KeyHeader, _call: Call) -> Command:
-        value = (self.values.namespace(header.namespace) or {}).get(header.key)
-        if value is None:
+        if (value := (self.values.namespace(header.namespace) or {}).get(header.key)) is None:
             remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
             return reply(ResponseCode.QUERY_NOT_FOUND, remark, fields={})
         return answered(headers.ValueReply(value))

@@ -133,8 +133,7 @@ class RouteTable:
 
     def route(self, topic: str) -> TopicRoute | None:
         """Return where a topic is, None if that is not known."""
-        queues = self._topics.get(topic)
-        if not queues:
+        if not (queues := self._topics.get(topic)):
             return None
         brokers = [self._brokers[name] for name in queues]
         addresses = [at for broker in brokers for at in broker.broker_addrs.values()]

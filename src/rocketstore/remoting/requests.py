@@ -137,8 +137,7 @@ class RequestTable:
 
     def handle(self, call: Call, totals: Totals) -> None:
         """Let the row of a call handle it; a reply longer than a frame is a failure too."""
-        row = self.rows.get(call.command.code)
-        if row is None:
+        if (row := self.rows.get(call.command.code)) is None:
             note_refused(call, "nobody serves this code")
             call.answer(self._unknown(call))
             return

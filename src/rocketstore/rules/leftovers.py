@@ -218,8 +218,7 @@ class LeftoverJudge:
 
     def _given_of(self, queue: int) -> Runs:
         """Return the trusted queue offsets of a queue, oldest first."""
-        pieces = self._given.get(queue, [])
-        if not pieces:
+        if not (pieces := self._given.get(queue, [])):
             return runs.no_runs()
         offsets = np.concatenate([offsets for offsets, _ in pieces])
         parts = np.concatenate([part for _, part in pieces])

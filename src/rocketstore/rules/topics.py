@@ -51,6 +51,8 @@ PURPOSE_OF_PREFIX: Final = {
 }
 """Every name and beginning of a name that 4.9 and 5.x reserve; a whole name counts first."""
 
+SYSTEM_TOPICS: Final = (*PURPOSE_OF_NAME, "RMQ_SYS_TRACE_TOPIC")
+
 
 def purpose_of(topic: str) -> str:
     """Return what a topic is for, "normal" where its name is not reserved.
@@ -65,7 +67,7 @@ def purpose_of(topic: str) -> str:
 
 def is_system(topic: str) -> bool:
     """Whether no client of any broker may make such a topic (TopicValidator.isSystemTopic)."""
-    return topic in (*PURPOSE_OF_NAME, "RMQ_SYS_TRACE_TOPIC") or topic.startswith("rmq_sys_")
+    return topic in SYSTEM_TOPICS or topic.startswith("rmq_sys_")
 
 
 def is_reserved(topic: str) -> bool:

@@ -220,6 +220,11 @@ class ConsumerOffsetTable(Service):
             topics = sorted(self._topics_of.get(group, ()))
         return [one for one in topics if offsets_key(one, group) in self._table_of(one)]
 
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have offsets of a topic; raises `FormatError` as `get`."""
+        names = (name.partition("@") for name in list(self._table_of(topic)))
+        return [group for one, _, group in names if one == topic]
+
     def snapshot(self) -> dict[str, dict[int, int]]:
         """Return a copy by ``topic@group`` and queue id, while others may change the table.
 

@@ -115,6 +115,18 @@ def test_group_that_is_gone_from_a_topic_has_no_lag_there(desk):
     assert b'"brokerOffset":1,"consumerOffset":0' in desk.answer(208, {"consumerGroup": "G"}).body
 
 
+def test_groups_of_a_topic_are_those_that_consume_it_and_those_that_did(desk):
+    for topic, group in (("orders", "was"), ("orders", "both"), ("order", "no"), ("orderss", "no")):
+        desk.store.consumer_offsets.set(topic, group, 0, 0)
+    for group, topic in (("is", "orders"), ("both", "orders"), ("not", "others")):
+        data = {"groupName": group, "subscriptionDataSet": [{"topic": topic}]}
+        desk.answer(34, None, json.dumps({"clientID": "c", "consumerDataSet": [data]}).encode())
+    groups = json.loads(desk.answer(300, {"topic": "orders"}).body)["groupList"]
+    assert sorted(groups) == ["both", "is", "was"]
+    assert desk.answer(300, {"topic": "nothing"}).body == b'{"groupList":[]}'
+    assert desk.answer(300).code == 1
+
+
 PULL = {
     "consumerGroup": "G", "topic": "orders", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32,
     "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0,
