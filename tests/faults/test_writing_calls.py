@@ -88,7 +88,8 @@ READS = {
         wait_for wait_until""",
     "memory_topics": "",
     "batch_topics": "",
-    "consumer_offsets": "finish forget get groups_of metrics runtime_info snapshot start stop topics_of",
+    "consumer_offsets": """
+        finish forget get groups_of metrics runtime_info snapshot start stop topics_of""",
     "consumer_filters": "bit_map may_match register unregister",  # in memory only
     "delays": "finish forget metrics runtime_info start stop",
     "scrub": "finish forget metrics runtime_info start stop",
