@@ -28,6 +28,7 @@ from support.clock import Clock
 from support.golden_stores import LOGS, golden_root
 from support.killed import Killed
 from support.pipeline_tables import read_table
+from support.restoring import restored
 from support.small_store import (
     LOG_FILE_BYTES,
     build_store,
@@ -257,6 +258,8 @@ def test_an_empty_store_is_archived_and_goes_on(tmp_path):
     with open_store(tmp_path / "store", clock):
         pass
     assert archived(tmp_path / "store", tmp_path / "a").records == 0
+    assert restored(tmp_path / "a", tmp_path / "back", log_only=False).queues == 0
+    assert read_table(tmp_path / "back") == []
     with open_store(tmp_path / "store", clock) as opened:
         put_all(opened, messages(3), clock)
     assert archived(tmp_path / "store", tmp_path / "a").records == 3

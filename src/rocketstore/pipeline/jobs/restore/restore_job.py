@@ -146,10 +146,11 @@ def restore(  # noqa: PLR0913 - keywords, each a choice of the caller
             put(place, f"{CONFIG_DIRECTORY}/{name}", content)
         written = {row["base"]: row for row in rows if row["records"] is not None}
         queues = None
-        if written and not log_only:
-            queues = make_queues(spark, place, settings).queue_count
+        if not log_only:
+            queues = make_queues(spark, place, settings).queue_count if written else 0
             # Of a store that is completely on the disk, up to its last message.
-            last_ms = min(max(row["last_ms"] for row in written.values()), system_clock_ms())
+            newest_ms = max((row["last_ms"] for row in written.values()), default=0)
+            last_ms = min(newest_ms, system_clock_ms())
             put(place, CHECKPOINT_FILE_NAME, encode_checkpoint(Checkpoint(*[last_ms] * 3)))
         if not is_remote(place):
             remove_tree(Path(place, ATTEMPTS))
