@@ -95,8 +95,8 @@ class MappedFileQueue:
                 if length > self.file_size or not (is_last or after_crash):
                     raise StoreDamagedError(
                         f"{path} has a wrong length: expected {expected}, found {seen}",
-                        hint="set the file size the store was written with, "
-                        "or move the file away and repair",
+                        hint="set the file size the store was written with; if it is set right, "
+                        "run rocketstore store repair, which keeps what the file holds",
                     )
                 # An empty last file may be new; any other held what was promised once.
                 problem = FileProblem.WRONG_SIZE if length or not is_last else FileProblem.EMPTY
