@@ -46,7 +46,7 @@ class SubscriptionGroups:
         self, layout: StoreLayout, *, clock: Callable[[], int] = system_clock_ms,
         disk: Disk | None = None, has_light: bool = False,
     ) -> None:  # fmt: skip
-        self._has_light = has_light
+        self._light = (LMQ_PREFIX,) if has_light else ()  # what their names begin with
         path = layout.config / SUBSCRIPTION_GROUPS_FILE
         self._file = SettingsFile(path, _GROUPS, _decoded, clock=clock, disk=disk or Disk())
         self._changing = Lock()
@@ -61,9 +61,8 @@ class SubscriptionGroups:
 
         Raises `FormatError` where the file and its backup are broken.
         """
-        is_light = self._has_light and name.startswith(LMQ_PREFIX)
         known = self.table.subscription_group_table.get(name)
-        return SubscriptionGroup(group_name=name) if is_light and known is None else known
+        return SubscriptionGroup(group_name=name) if name.startswith(self._light) else known
 
     def get(self, name: str) -> SubscriptionGroup:
         """Return a group's settings, those of a new group where the file does not have it.
@@ -80,6 +79,7 @@ class SubscriptionGroups:
         """
         with self._changing:
             known, new = self.table, {one.group_name: one for one in groups}
+            new = {name: new[name] for name in new if not name.startswith(self._light)}
             version = self._file.settle(new)["dataVersion"]
             self.table = SubscriptionGroupTable(
                 msgspec.convert(version, DataVersion), known.subscription_group_table | new

@@ -46,7 +46,7 @@ class TopicSettings:
         self, layout: StoreLayout, *, clock: Callable[[], int], disk: Disk,
         system: Iterable[TopicConfig] = (), has_light: bool = False,
     ) -> None:  # fmt: skip
-        self._has_light = has_light
+        self._light = (LMQ_PREFIX,) if has_light else ()  # what their names begin with
         self._file = TopicFile(layout, clock=clock, disk=disk)
         self._system = {topic.topic_name: topic for topic in system}
         self.made_ms = clock()
@@ -56,12 +56,12 @@ class TopicSettings:
 
     def get(self, name: str) -> TopicConfig | None:
         """Return a topic, or None; a topic that another program added since is found."""
+        if name.startswith(self._light):
+            return TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1)
         topic = self.content.topic_config_table.get(name)
         if topic is None and self._file_time() != self._changed_ns:
             self._load()
             topic = self.content.topic_config_table.get(name)
-        if topic is None and self._has_light and name.startswith(LMQ_PREFIX):
-            return TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1)
         return topic
 
     @system_errors("cannot save the settings of topics")
@@ -71,7 +71,8 @@ class TopicSettings:
         Raises `StoreError` where the file cannot be written, `FormatError` where it and its backup
         are broken; nothing changed then.
         """
-        self._file.settle({one.topic_name: one for one in topics})
+        made = {one.topic_name: one for one in topics}
+        self._file.settle({one: made[one] for one in made if not one.startswith(self._light)})
         self._load()
 
     def _load(self) -> None:
