@@ -81,7 +81,9 @@ def test_light_queues_and_their_groups_are_there_without_being_made(tmp_path, *,
         desk.answer(15, {**place, "queueId": 0, "commitOffset": 1})
         assert desk.answer(14, {**place, "queueId": 0}).fields == {"offset": "1"}
         assert [desk.topics.table.content, desk.topics.group_table] == tables
-        desk.answer(17, {"topic": "%LMQ%kitchen", "readQueueNums": 2, "writeQueueNums": 2, "perm": 0})
+        desk.answer(
+            17, {"topic": "%LMQ%kitchen", "readQueueNums": 2, "writeQueueNums": 2, "perm": 0}
+        )
         desk.answer(200, body=b'{"groupName":"%LMQ%screen","consumeEnable":false}')
         assert pull(desk, **place, queueId=1).code == 1
         assert pull(desk, **place, queueOffset=0).code == 0
