@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig, verify_store
+from rocketstore import GetMessageStatus, Message, MessageStore, StoreConfig, verify_store
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.batch_queue_entry import (
     BATCH_ENTRY_SIZE_BYTES,
@@ -32,6 +32,7 @@ from support.inside import parts_of
 from support.pipeline_tables import read_table
 from support.reading import pages_of
 from support.rebuild_runs import rebuilt_here
+from support.store_files import overwrite_file
 from support.vectors import vector
 
 ENTRY = BATCH_ENTRY_SIZE_BYTES
@@ -305,11 +306,11 @@ def test_a_record_that_is_lost_hides_no_other(root):
     with open_batches(root) as store:
         put(store, *"ab")
         second = put(store, *"cde")
+        store.wait_dispatched()
+        overwrite_file(root / "commitlog" / f"{0:020d}", second.physical_offset + 100, b"\xff")
+        page = store.get(BATCHES, 0, 2)
+        assert (page.status, page.next_offset) == (GetMessageStatus.MESSAGE_WAS_REMOVING, 5)
         put(store, "f")
-    log = root / "commitlog" / f"{0:020d}"
-    content = bytearray(log.read_bytes())
-    content[second.physical_offset + 100] ^= 0xFF
-    log.write_bytes(content)
     with open_batches(root) as store:
         page = store.get(BATCHES, 0, 0)
         assert bodies(page) == [(0, "a"), (1, "b"), (5, "f")]

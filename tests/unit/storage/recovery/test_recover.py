@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rocketstore import Message, StoreConfig, verify_store
 from rocketstore.config import RecoveryPolicy
@@ -250,6 +251,28 @@ def test_records_of_an_earlier_longer_log_do_not_come_back(later_body_size, how,
     report = verify_store(root, CONFIG, now_ms=clock())
     assert report.findings == []
     assert report.counts.message_count == 110
+
+
+def test_records_of_an_earlier_log_amid_later_ones_are_kept_and_zeroed_to_the_byte(tmp_path):
+    """As a disk leaves them that lost pages, which begin and end amid a record."""
+    root, clock, earlier = tmp_path / "now", Clock(), tmp_path / "earlier"
+    with open_store(earlier, clock) as store:  # with lower numbers at the same places
+        put_all(store, [replace(one, topic="Topic2") for one in messages(30)], clock)
+        put_all(store, messages(70, first=10), clock)
+    clock.now_ms += 60_000
+    offsets = build_store(root, 100, clock)
+    torn, start, stop = offsets[60] + 100, offsets[61], offsets[70]
+    overwrite(root, torn, read_log(earlier, torn, stop + 100 - torn))
+    path, lost = log_path(root, torn), range(60, 71)
+    whole, at = path.read_bytes(), start % LOG_FILE_BYTES
+    left = whole[at:][: stop - start]
+    crashed(root)
+    with open_store(root, clock) as store:
+        assert "log-leftover" in {one.kind for one in store.recovery.findings}
+        assert sorted(bodies(store, "Topic0")) == [n for n in range(50) if 2 * n not in lost]
+        (kept,) = root.glob("repair/*T*Z/commitlog/*@*")
+        assert kept.read_bytes().endswith(left)
+        assert path.read_bytes() == whole[:at] + bytes(len(left)) + whole[at + len(left) :]
 
 
 @pytest.mark.parametrize("calls", range(0, 66, 5))
