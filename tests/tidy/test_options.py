@@ -23,17 +23,11 @@ DECLARED_PROPERTIES = {
 """Options read through a property of `StoreConfig`."""
 
 
-READ_FOR_OTHERS_ONLY = {
-    "message_index_safe": "compatible recovery goes back further with it, as Java does"
-}
-"""Options that no list of mutations takes out."""
-
-
 def test_of_every_option_with_an_effect_a_test_fails_when_its_use_is_taken_out():
     taken_out = {
         mutation.breaks.removesuffix(" has no effect"): mutation for mutation in load_mutations()
     }
-    wanted = FIELDS.keys() - WITHOUT_EFFECT.keys() - READ_FOR_OTHERS_ONLY.keys()
+    wanted = FIELDS.keys() - WITHOUT_EFFECT.keys()
     assert sorted(wanted - taken_out.keys()) == []
     unnamed = [
         name

@@ -190,6 +190,18 @@ def test_a_bit_that_flips_in_the_last_entry_gives_no_number_twice_and_none_that_
         assert everything(store) == [*expected, (len(expected), "next")]
 
 
+def test_an_entry_of_an_earlier_log_amid_the_others_is_written_again_after_a_crash(root):
+    """As a power cut leaves it that lost what recovery had made zeros."""
+    expected, whole = fill(root, count=4), queue_bytes(root)
+    (file,) = (root / "batchconsumequeue" / BATCHES / "0").iterdir()
+    second = decode_batch_entry(whole, ENTRY)
+    overwrite_file(file, ENTRY, encode_batch_entry(second._replace(message_count=1)))
+    crash(root)
+    with open_batches(root) as store:
+        assert everything(store) == expected
+    assert queue_bytes(root) == whole
+
+
 def test_an_empty_last_file_is_filled_again(root):
     expected = fill(root, mapped_file_size_batch_queue=8 * ENTRY)
     max((root / "batchconsumequeue" / BATCHES / "0").iterdir()).write_bytes(b"")

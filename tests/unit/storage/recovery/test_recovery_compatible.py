@@ -1,5 +1,6 @@
 """Where 4.9.3 ends a log: its record check, its start file, its queue ends."""
 
+import itertools
 import struct
 
 import numpy as np
@@ -171,7 +172,10 @@ def test_a_start_after_a_crash_is_the_newest_file_older_than_the_checkpoint(
 def test_the_index_counts_only_when_it_is_asked_for():
     files = [full_file(n * FILE_BYTES, store_timestamp_ms=5000 * n + 1000) for n in range(3)]
     checkpoint = Checkpoint(50_000, 50_000, 0)
-    assert start_after_crash(files, checkpoint, index_counts=True) == 0
+    for is_there, is_safe in itertools.product((False, True), repeat=2):
+        config = StoreConfig(message_index_enable=is_there, message_index_safe=is_safe)
+        expected = 0 if is_there and is_safe else 2 * FILE_BYTES
+        assert compatible_end(files, config, checkpoint).start == expected
 
 
 def test_a_queue_ends_at_its_first_invalid_entry_of_the_last_three_files():
