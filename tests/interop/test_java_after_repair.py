@@ -22,6 +22,7 @@ from support.small_store import (
     messages,
     overwrite,
 )
+from support.store_files import overwrite_file
 
 pytestmark = [pytest.mark.java, pytest.mark.usefixtures("java_store")]
 
@@ -80,22 +81,22 @@ def test_java_serves_what_stands_after_damage_in_old_files(tmp_path):
     assert numbers == set(range(COUNT)) - {7}
 
 
-def test_java_skips_what_repair_says_that_it_skips(tmp_path):
+@pytest.mark.parametrize("place", [0, 5])
+def test_java_skips_what_repair_says_that_it_skips(place, tmp_path):
     offsets = build_store(tmp_path, COUNT, Clock())
-    overwrite(tmp_path, offsets[10] + 120, b"\xff" * 8)
+    overwrite(tmp_path, offsets[2 * place] + 120, b"\xff" * 8)
     queue = tmp_path / "consumequeue" / "Topic0" / "0" / f"{0:020d}"
-    content = queue.read_bytes()
-    queue.write_bytes(content[:100] + bytes(20) + content[120:])
+    overwrite_file(queue, 20 * place, bytes(20))
     (lost,) = repair_store(tmp_path, config=CONFIG, now_ms=NOW_MS).lost_for_broker
     assert lost.verb == "skip"
     passed = {
         number
-        for number in range(12, COUNT, 2)
+        for number in range(2 * place + 2, COUNT, 2)
         if lost.start <= offsets[number] <= lost.stop and offsets[number] < LOG_FILE_BYTES
     }
     assert len(passed) == lost.record_count
     _, numbers = served(tmp_path)
-    assert numbers == set(range(COUNT)) - {10} - passed
+    assert numbers == set(range(COUNT)) - {2 * place} - passed
 
 
 def test_a_compatible_repair_leaves_java_nothing_to_lose(tmp_path):

@@ -349,7 +349,7 @@ def _skipped(audit: StoreAudit) -> Iterator[LostForBroker]:
         return
     for queue in audit.queues:
         for run in queue.unbacked:
-            if run.kind is not UnbackedKind.FILLER or run.start <= queue.first_offset:
+            if run.kind is not UnbackedKind.FILLER:
                 continue
             entries = padded(queue.files, run.stop, _SCANNED_ENTRIES)
             offsets = entries["physical_offset"]
