@@ -255,12 +255,15 @@ def test_the_map_survives_a_restart_and_the_check_goes_on_where_it_stopped(root,
     written = json.loads((root / DAMAGE_MAP_FILE_NAME).read_bytes())
     assert written["damage"][0]["physicalOffset"] == offsets[5]
     with open_scrubbed(root) as opened, capture_logs() as logs:
-        assert opened.runtime_info()["scrubDamagedRanges"] == "1"
         service = service_of(opened)
+        told = service.runtime_info()
+        assert (told["scrubDamagedRanges"], told["scrubPosition"]) == (1, position)
         assert service.known.position == position
         service.turn()
-        assert service.known.passes == 1
-        assert service.runtime_info()["scrubCheckedBytes"] < offsets[-1] - position
+        told = service.runtime_info()
+        assert service.known.passes == told["scrubPasses"] == 1
+        assert told["scrubLastPassTimestamp"] == service.known.last_pass_timestamp > 0
+        assert told["scrubCheckedBytes"] < offsets[-1] - position
         assert service.known.damage[0].physical_offset == offsets[5]
         service.stop()
     assert not [log for log in logs if log["event"] == "scrub.damage"]

@@ -63,6 +63,7 @@ def half_message(age_ms: int, **properties: str) -> StoredMessage:
         (29_999, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "30"}, CheckStep.MOVE),
         (30_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "30"}, CheckStep.ASK),
         (5_999, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "-1"}, CheckStep.MOVE),
+        (5_999, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, CheckStep.MOVE),
         (6_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, CheckStep.ASK),
         (0, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "0"}, CheckStep.ASK),
         (6_000, {"TRANSACTION_CHECK_TIMES": "many"}, CheckStep.ASK),

@@ -1,5 +1,6 @@
 """Begin, commit, roll back: what is stored, what is answered, what a kill leaves."""
 
+import threading
 import tracemalloc
 from bisect import bisect_left
 from concurrent.futures import ThreadPoolExecutor
@@ -343,6 +344,23 @@ def test_what_begins_while_the_queues_are_read_is_open(stores, look):
     known, _ = read_ledger(_Busy(stores.store, look), lambda *_: None)  # type: ignore[arg-type]
     begun = all_of(stores.store, HALF)
     assert [known.is_open(half.queue_offset) for half in begun] == [False, True, True][: len(begun)]
+
+
+def test_what_waits_is_read_once_for_all_who_are_the_first_to_ask(stores, monkeypatch):
+    """Read again, it would not know what has ended meanwhile."""
+    halves = [stores.store.begin(MESSAGE) for _ in range(2)]
+    store, reads = stores.reopen(killed=False), []
+
+    def read(*given: Any) -> Any:
+        reads.append(given)
+        threading.Event().wait(0.05)  # the other one comes
+        return read_ledger(*given)
+
+    monkeypatch.setattr(transactions, "read_ledger", read)
+    with ThreadPoolExecutor(2) as pool:
+        ends = [*pool.map(store.rollback, halves)]
+    assert [end.status for end in ends] == [EndStatus.ROLLED_BACK] * 2
+    assert len(reads) == 1
 
 
 @pytest.mark.parametrize("killed", [True, False])
