@@ -37,10 +37,9 @@ def set_log_aside(layout: StoreLayout, end: int, disk: Disk | None = None) -> li
     disk, logs = disk or Disk(), layout.commit_log_directories
     delays = DelayOffsetTable(layout, disk)
     own = (KNOWN_ENDS_FILE_NAME, LOG_DIRECTORIES_FILE_NAME)
-    known = [layout.checkpoint, layout.abort, *(layout.root / name for name in own)]
-    known += [delays.path, backup_path(delays.path)]
-    derived = [layout.consume_queue, layout.consume_queue_ext, layout.batch_consume_queue]
-    derived.append(layout.index)
+    others = [layout.checkpoint, layout.abort, *(layout.root / name for name in own)]
+    others += [delays.path, backup_path(delays.path), layout.consume_queue_ext]
+    others += [layout.consume_queue, layout.batch_consume_queue, layout.index]
     renamed: dict[Path, Path] = {}
     with StoreLock(layout.lock, layout.written_directories):
         for name in (path.with_name(path.name + REPLACED) for path in logs):
@@ -50,7 +49,7 @@ def set_log_aside(layout: StoreLayout, end: int, disk: Disk | None = None) -> li
                     hint="delete or move it when you no longer need it",
                 )
         say_which_log(layout, end, disk)
-        for paths in ([*known, *derived], logs):
+        for paths in (others, logs):
             for path in [one for one in paths if one.exists()]:
                 name = path.with_name(path.name + REPLACED)
                 while name.exists():  # an interrupted run left it

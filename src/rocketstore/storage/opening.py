@@ -45,6 +45,7 @@ from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.reading.pread_log import PreadLog
 from rocketstore.storage.recovery.evidence import Evidence
 from rocketstore.storage.recovery.recover import LoadedStore, recover
+from rocketstore.storage.recovery.replacement import finish_interrupted
 from rocketstore.storage.retention import Retention
 from rocketstore.storage.running_flags import RunningFlags
 
@@ -91,6 +92,7 @@ class StoreParts(LoadedStore):
         self.lock.acquire()
         with system_errors(f"cannot open the store {layout.root}"):
             refuse_foreign(layout, takes_over=True)
+            finish_interrupted(layout.root)  # where names cannot be exchanged, one may be missing
             PreadLog(layout, OpenFiles()).refuse_absent(writes=True)
             self.sizes = resolve_sizes(config, observed_sizes(layout, config))
             for part in newer_in(layout):

@@ -110,8 +110,9 @@ def test_killed_before_any_call_everything_is_whole_and_the_next_run_ends_it(
     assert {(False, False), (True, False), (True, True)} <= seen
 
 
+@pytest.mark.parametrize("by", ["the next rebuild", "an opening"])
 def test_where_names_cannot_be_exchanged_a_kill_between_two_renames_is_mended(
-    staged, tmp_path, monkeypatch
+    staged, tmp_path, monkeypatch, by
 ):
     def refuse(*_):
         raise OSError(errno.EINVAL, "no exchange here")
@@ -125,8 +126,11 @@ def test_where_names_cannot_be_exchanged_a_kill_between_two_renames_is_mended(
         root = shutil.copytree(staged, tmp_path / "killed")
         is_over = committed(root, count, monkeypatch)
         missing += len(parts_of(root)) < len(NAMES)
-        with replacement.locked(root):
-            replacement.finish_interrupted(root)
+        if by == "an opening":
+            open_store(root, Clock(START_MS + 1000)).close()
+        else:
+            with replacement.locked(root):
+                replacement.finish_interrupted(root)
         found = parts_of(root)
         for name in NAMES:
             assert found[name] in (old[name], new[name])

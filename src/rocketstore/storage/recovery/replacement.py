@@ -3,7 +3,7 @@
 New queues and index are made below ``rebuild/<id>`` inside the store. When they are whole and
 durable, each directory changes places with the new one in a single step (``RENAME_EXCHANGE``), and
 the old one goes to ``repair/<time>/``. A journal says which directory is which, by inode, so that
-the next rebuild can tell old from new after a kill (decision 0010).
+the next rebuild or opening can tell old from new after a kill (decision 0010).
 
 Law: at every moment ``consumequeue`` and ``index`` are whole, old or new; either serves the same
 log. The lock is held from before the log is read until after the swap. The checkpoint stays: it

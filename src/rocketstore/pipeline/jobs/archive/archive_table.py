@@ -35,7 +35,7 @@ from pyarrow import fs
 from rocketstore.errors import ArchiveDamagedError, ArchiveError
 from rocketstore.pipeline.columns import TABLES, arrow_schema
 from rocketstore.pipeline.jobs.archive.archive_place import TableKind, open_tables, sync_log
-from rocketstore.places.files import ArrowFiles, files_at, side_by_side, sync_path
+from rocketstore.places.files import ArrowFiles, files_at, side_by_side, sync_all
 from rocketstore.places.location import is_remote, joined
 from rocketstore.units import MiB, system_clock_ms
 
@@ -429,8 +429,7 @@ class TableFile:
         size = self._sink.tell()
         self._sink.close()
         if self._is_local:
-            for path in (self._place, self._place.parent, self._place.parent.parent):
-                sync_path(path)
+            sync_all((self._place, self._place.parent, self._place.parent.parent))
         (footer,) = self._footers
         stats = _statistics(footer, STATISTICS[self._table])
         counts = footer.num_rows, self.log_bytes, self.damaged_bytes
