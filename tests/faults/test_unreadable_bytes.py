@@ -15,7 +15,9 @@ from rocketstore import Message, MessageStore, repair_store, verify_store
 from rocketstore.audit.repair import rebuild_store
 from rocketstore.cli.application import run
 from rocketstore.config import RecoveryPolicy
-from rocketstore.errors import SystemRefusedError
+from rocketstore.errors import StoreError, SystemRefusedError
+from rocketstore.places.files import LocalFiles
+from rocketstore.storage.files.pread_files import OpenFiles
 from rocketstore.storage.read_only import ReadOnlyStore
 from support.configured_store import small_config
 from support.failing_calls import FailingCalls, Fault, bad_sector
@@ -69,7 +71,10 @@ def fail_reads_of(room: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(os, "pread", pread)
 
 
-@pytest.mark.parametrize(("code", "hint"), [(errno.EIO, "dmesg"), (errno.ESTALE, "mount its")])
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [(errno.EIO, "truncate -r"), (errno.ESTALE, "mount its"), (errno.EUCLEAN, "fsck")],
+)
 @pytest.mark.parametrize(("room", "name"), WAYS)
 def test_bytes_that_the_disk_cannot_read_are_an_error(root, room, name, code, hint, monkeypatch):
     with MessageStore.open(root, CONFIG, read_only=True) as store:
@@ -157,7 +162,7 @@ def test_no_read_of_a_damaged_store_fails_without_file_and_offset(
             try:
                 WHOLE_STORE[way](copy)
             except SystemRefusedError as error:
-                assert re.search(rf"cannot read {copy}\S+ (at|past) offset \d+:", str(error))  # noqa: PT017 - a call that is not made is no fault
+                assert re.search(rf"cannot read {copy}\S+ at offset \d+:", str(error))  # noqa: PT017 - a call that is not made is no fault
             else:  # verify reads again what it could not read of the log, sector by sector
                 assert not calls.hits or (way, call) == ("verify", "preadv")
         is_hit = bool(calls.hits)
@@ -180,9 +185,31 @@ def test_verify_goes_on_past_a_bad_sector_of_the_log_and_repair_does_not(root, m
     assert "ddrescue" in bad.action
     assert report.counts.message_count == 3 + 4 - 2
     for repair in (repair_store, partial(rebuild_store, what="queues")):
-        with pytest.raises(SystemRefusedError, match=r"cannot read .* past offset 0"):
+        with pytest.raises(SystemRefusedError, match=r"cannot read .* at offset 4096"):
             repair(root, config=CONFIG, now_ms=1)
     assert tree(root) == before
+
+
+WHOLE_FILES: dict[str, Callable[[Path, Path], object]] = {
+    INDEX: lambda root, _: verify_store(root, CONFIG),
+    QUEUE: lambda root, _: verify_store(root, CONFIG),
+    LOG: lambda _, path: OpenFiles().read(path, 0, path.stat().st_size),
+    "config": lambda _, path: LocalFiles().open(str(path)).read(0, path.stat().st_size),
+}
+
+
+@pytest.mark.parametrize("room", WHOLE_FILES)
+def test_what_can_be_read_before_a_bad_sector_is_not_taken_for_all(root, room, monkeypatch):
+    """Of a read that begins before it the system returns less than was asked for."""
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "large").write_bytes(bytes(8192))
+    with MessageStore.open(root, CONFIG, threads=False) as store:
+        for number in range(300):
+            store.put(Message(topic="t", body=b"x", keys=f"k-{number}"))
+    path = next(one for one in sorted((root / room).rglob("*")) if one.is_file())
+    bad_sector(path, monkeypatch)
+    with pytest.raises(StoreError, match=rf"(cannot read )?{path} (at offset 4096|cannot be read)"):
+        WHOLE_FILES[room](root, path)
 
 
 def test_the_end_of_a_short_log_file_that_the_disk_cannot_read_is_an_error(root, monkeypatch):

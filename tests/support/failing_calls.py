@@ -213,13 +213,22 @@ def _linked(source: object) -> str:
 
 
 def bad_sector(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the disk fail to read the second 4 KiB of a file."""
-    genuine = os.preadv
+    """Let the disk fail to read the second 4 KiB of a file, as Linux does: what is before comes."""
+    pread, preadv = os.pread, os.preadv
 
-    def preadv(descriptor: int, views: list[memoryview], position: int) -> int:
-        is_bad = Path(f"/proc/self/fd/{descriptor}").readlink() == path
-        if is_bad and position < 8192 and position + len(views[0]) > 4096:
-            raise OSError(errno.EIO, "bad sector")
-        return genuine(descriptor, views, position)
+    def readable(descriptor: int, position: int, size: int) -> int:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == path and position < 8192:
+            if 4096 <= position and size:
+                raise OSError(errno.EIO, "bad sector")
+            return min(size, 4096 - position)
+        return size
 
-    monkeypatch.setattr(os, "preadv", preadv)
+    def read(descriptor: int, size: int, position: int) -> bytes:
+        return pread(descriptor, readable(descriptor, position, size), position)
+
+    def read_into(descriptor: int, views: list[memoryview], position: int) -> int:
+        size = readable(descriptor, position, len(views[0]))
+        return preadv(descriptor, [views[0][:size]], position)
+
+    monkeypatch.setattr(os, "pread", read)
+    monkeypatch.setattr(os, "preadv", read_into)

@@ -266,9 +266,14 @@ class LocalFile:
         return total
 
     def read(self, position: int, size: int) -> bytes:
-        """Return so many bytes, or as many as there are."""
+        """Return so many bytes, or as many as there are; a call of the system ends at a bad sector."""
+        content = b""
         with plain_reads(self.path):
-            return os.pread(self.descriptor, size, position)
+            while more := os.pread(self.descriptor, size - len(content), position + len(content)):
+                content += more
+                if len(content) == size:
+                    break
+        return content
 
     def data_stop(self, size: int) -> int:
         """Return a position, of a chunk, after which the file is zeros."""

@@ -44,12 +44,17 @@ _ACCESS: Final = (
     "directory unless it only reads (chown, chmod)"
 )
 
+_FSCK: Final = "the file system is damaged: unmount it, run fsck, then rocketstore store verify"
+
 _HINTS: Final = {
     errno.EMFILE: "raise the limit of open files of this process (ulimit -n)",
     errno.ENFILE: "raise the limit of open files of this machine (sysctl fs.file-max)",
     errno.ENOMEM: "free memory, or raise the limits of this process (ulimit -v, vm.max_map_count)",
     errno.EIO: "the disk fails: see the log of the system (dmesg), copy the store elsewhere, with "
-    "zeros for what cannot be read (ddrescue, or dd conv=noerror,sync), and repair the copy",
+    "zeros for what cannot be read (ddrescue; or dd conv=noerror,sync, which makes a file longer, "
+    "and truncate -r ORIGINAL COPY after it), and repair the copy",
+    errno.EUCLEAN: _FSCK,
+    errno.EBADMSG: _FSCK,
     errno.ENOSPC: "free space (df) or inodes (df -i) there, or let retention delete old files",
     errno.EDQUOT: "free space within the quota or raise it",
     errno.EACCES: _ACCESS,
@@ -110,19 +115,30 @@ def system_errors(what: str) -> Iterator[None]:
 
 
 def read_at(descriptor: int, path: Path, position: int, size: int) -> bytes:
-    """Return up to `size` bytes of a file; a read error is never taken for missing bytes."""
+    """Return `size` bytes of a file, fewer where it ends.
+
+    The system returns what is before a bad sector first, as it does before the end of a file.
+    """
+    content = b""
     try:
-        return os.pread(descriptor, size, position)
+        while more := os.pread(descriptor, size - len(content), position + len(content)):
+            content += more
+            if len(content) == size:
+                break
     except OSError as error:
-        raise system_error(f"cannot read {path} at offset {position}", error) from error
+        place = position + len(content)
+        raise system_error(f"cannot read {path} at offset {place}", error) from error
+    return content
 
 
 def fill(descriptor: int, path: Path, position: int, view: memoryview) -> int:
     """Fill `view` with the bytes from `position` on; return how many there were."""
     total = 0
-    with system_errors(f"cannot read {path} past offset {position}"):
+    try:
         while got := os.preadv(descriptor, [view[total:]], position + total):
             total += got
+    except OSError as error:
+        raise system_error(f"cannot read {path} at offset {position + total}", error) from error
     return total
 
 
