@@ -218,7 +218,7 @@ def bad_sector(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def readable(descriptor: int, position: int, size: int) -> int:
         if Path(f"/proc/self/fd/{descriptor}").readlink() == path and position < 8192:
-            if 4096 <= position and size:
+            if position >= 4096 and size:
                 raise OSError(errno.EIO, "bad sector")
             return min(size, 4096 - position)
         return size

@@ -266,7 +266,7 @@ class LocalFile:
         return total
 
     def read(self, position: int, size: int) -> bytes:
-        """Return so many bytes, or as many as there are; a call of the system ends at a bad sector."""
+        """Return so many bytes, fewer where it ends; a call returns what is before a bad sector."""
         content = b""
         with plain_reads(self.path):
             while more := os.pread(self.descriptor, size - len(content), position + len(content)):
