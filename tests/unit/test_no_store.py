@@ -4,6 +4,7 @@ import pytest
 
 from rocketstore import repair_store, verify_store
 from rocketstore.audit.repair import rebuild_store
+from rocketstore.cli.log_scan import log_files_of
 from rocketstore.config import StoreConfig
 from rocketstore.errors import NotAStoreError
 from rocketstore.storage.read_only import ReadOnlyStore
@@ -15,7 +16,7 @@ from support.report_run import make_report
 
 NO_LOG, ABSENT = "is not a store: it has no commitlog directory", "is not a store: it is not there"
 DOORS = {
-    "read-only": (ReadOnlyStore.open, "has no CommitLog", "has no CommitLog"),
+    "read-only": (ReadOnlyStore.open, NO_LOG, ABSENT),
     "verify": (verify_store, NO_LOG, ABSENT),
     "repair": (repair_store, NO_LOG, ABSENT),
     "dry run": (lambda place: repair_store(place, dry_run=True), NO_LOG, ABSENT),
@@ -38,3 +39,18 @@ def test_what_is_no_store_is_refused_by_every_door_and_left_as_it_was(tmp_path, 
     with pytest.raises(NotAStoreError, match=f"{place} {of_empty if is_there else of_absent}"):
         use(place)
     assert [*tmp_path.rglob("*")] == [place] * is_there
+
+
+@pytest.mark.parametrize("is_linked", [True, False])
+@pytest.mark.parametrize("door", [ReadOnlyStore.open, verify_store, log_files_of])
+def test_a_log_that_is_not_where_it_should_be_is_named_with_that_place(tmp_path, door, is_linked):
+    away = tmp_path / "away"
+    where = None if is_linked else str(away)
+    if is_linked:
+        (tmp_path / "commitlog").symlink_to(away)
+        said = f"{tmp_path}/commitlog is a link to {away}, which is not there"
+    else:
+        (tmp_path / "commitlog").mkdir()
+        said = f"the directory of its log, {away}, is not there"
+    with pytest.raises(NotAStoreError, match=f"{tmp_path} is not a store: {said}; give the"):
+        door(tmp_path, StoreConfig(store_path_commit_log=where))

@@ -76,7 +76,7 @@ def find_layout(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSize
     layout = StoreLayout(root, *commit_log_directories(config, root))
     refuse_dledger(layout)
     if not any(path.is_dir() for path in layout.log_directories):
-        raise no_store(root)
+        raise no_store(root, layout.log_directories[0])
     PreadLog(layout, OpenFiles()).refuse_absent()
     top = layout.consume_queue
     queues = [top / key.topic / str(key.queue_id) for key in listed_queues(top)]

@@ -31,7 +31,7 @@ def log_files_of(root: Path, config: StoreConfig) -> tuple[StoreLayout, PreadFil
     PreadLog(layout, OpenFiles()).refuse_absent()
     files = PreadFiles(layout.log_directories, file_size=config.mapped_file_size_commit_log)
     if not any(one.is_dir() for one in layout.log_directories):
-        raise no_store(root)
+        raise no_store(root, layout.log_directories[0])
     is_lost = not files.files and (
         any(layout.consume_queue.glob("*/*/*")) or known_log_end(layout.root)
     )

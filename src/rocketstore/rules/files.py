@@ -11,25 +11,31 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from rocketstore.errors import NotAStoreError, StoreError
 from rocketstore.format.file_name import file_name
 
 AnyPath = TypeVar("AnyPath", bound=str | Path)
 
-NOT_A_STORE_HINT: Final = (
-    "give the directory that holds commitlog, consumequeue and index; if this is it, bring "
-    "commitlog back, or set storePathCommitLog to where the log lies"
-)
 
+def no_store(place: Path | str, log: Path | None = None) -> NotAStoreError:
+    """Return the error that no log is at a place, which is a `Path` where it can be looked at.
 
-def no_store(place: Path | str) -> NotAStoreError:
-    """Return the error that no log is at a place, which is a `Path` where it can be looked at."""
+    `log` is the first of its directories.
+    """
     what = "it has no commitlog directory"
-    if isinstance(place, Path) and not place.is_dir():
-        what = "it is a file" if place.exists() else "it is not there"
-    return NotAStoreError(f"{place} is not a store: {what}", hint=NOT_A_STORE_HINT)
+    if isinstance(place, Path):
+        log = log or place / "commitlog"
+        if not place.is_dir():
+            what = "it is a file" if place.exists() else "it is not there"
+        elif log.is_symlink():
+            what = in_the_way(log)[0]
+        elif log != place / "commitlog":
+            what = f"the directory of its log, {log}, is not there"
+    hint = "give the directory that holds commitlog, consumequeue and index; if this is it, bring "
+    hint += "commitlog back, or set storePathCommitLog to where the log lies"
+    return NotAStoreError(f"{place} is not a store: {what}", hint=hint)
 
 
 def lost_log(

@@ -21,11 +21,11 @@ import msgspec
 from rocketstore.arguments import checked
 from rocketstore.config import StoreConfig, resolve_sizes
 from rocketstore.config.files import LOOKED_AT_QUEUES, FileObservation, ObservedSizes, commonest
-from rocketstore.errors import NotAStoreError, StoreError, StoreReadOnlyError, SystemRefusedError
+from rocketstore.errors import StoreError, StoreReadOnlyError, SystemRefusedError
 from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint, decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.rules.files import NOT_A_STORE_HINT, FileFinding, FileProblem, lost_log
+from rocketstore.rules.files import FileFinding, FileProblem, lost_log, no_store
 from rocketstore.storage.checkpoint import known_log_end, read_known_ends
 from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.files.lock import may_have_writer
@@ -88,10 +88,7 @@ class ReadOnlyStore(Reader):
         refuse_dledger(layout)
         # A writer that has just begun makes its first file with its first message.
         if not layout.abort.exists() and not any(path.is_dir() for path in directories):
-            raise NotAStoreError(
-                f"{layout.root} has no CommitLog: {directories[0]} is not a directory",
-                hint=NOT_A_STORE_HINT,
-            )
+            raise no_store(layout.root, directories[0])
         self._open_files = OpenFiles()
         self._pread_log = log = PreadLog(layout, self._open_files)
         log.refuse_absent()
