@@ -212,7 +212,8 @@ def resolve_size(key: str, wanted: int | None, seen: FileObservation | None, def
             f"{key} is {wanted}, but {seen.path} has {seen.size_bytes} bytes",
             key=key,
             value=wanted,
-            hint=f"leave {key} unset to take the size of the files; {_IF_DAMAGED}",
+            hint=f"leave {key} unset (StoreConfig.small() sets it) to take the size of the files; "
+            f"{_IF_DAMAGED}",
         )
     return seen.size_bytes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 _LOOKED_AT_BYTES: Final = 256
 """More than a header; a record's last bytes may well be zeros."""
+
+_COPIED: Final = re.compile(r"\.?(\d{20})\.")
+"""What rsync, scp and others name a file of which they have not all yet."""
 
 _QUEUE_FILE_REPAIRS: Final = {
     FileProblem.EMPTY: "gives it its length",
@@ -44,6 +48,8 @@ def log_file_findings(
             continue  # reported with its range as a hole of the log
         severity = Severity.WARNING
         action = "repair moves a file away, not a directory; 4.9 may not start with it"
+        if copied := _COPIED.match(str(one.path).rpartition("/")[2]):
+            action = f"let the copying end; if {copied[1]} is lost, give it that name; {action}"
         if one.problem is FileProblem.NOT_A_FILE:
             action = "repair moves it away; 4.9 may not start with it"
         elif one.problem in {FileProblem.EMPTY, FileProblem.WRONG_SIZE}:
