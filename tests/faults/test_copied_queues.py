@@ -306,3 +306,21 @@ def numbers(store: MessageStore) -> list[int]:
         found += [message.queue_offset for message in page.messages]
         offset = page.next_offset
     return found
+
+
+@pytest.mark.parametrize("is_log_last", [True, False])
+def test_a_copy_of_a_running_store_lacks_nothing_if_its_log_comes_last(tmp_path, is_log_last):
+    """In the order of docs/guide/repair.md; else entries lead to what the copy lacks."""
+    live, copy = tmp_path / "live", tmp_path / "copy"
+    copy.mkdir()
+    with opened(live) as store:
+        put(store, "orders", COUNT)
+        for comes_first in (True, False):
+            for part in live.iterdir():
+                if (part.name != "commitlog") is (comes_first is is_log_last):
+                    (shutil.copytree if part.is_dir() else shutil.copy)(part, copy / part.name)
+            put(store, "orders", COUNT, COUNT)
+    assert verify_store(copy, CONFIG).is_damaged is not is_log_last
+    assert repair_store(copy, CONFIG).is_damaged is not is_log_last
+    with opened(copy) as store:
+        assert len(store.find("orders", f"k{2 * COUNT - 1}")) == is_log_last

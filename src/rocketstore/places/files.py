@@ -241,6 +241,8 @@ class LocalFiles:
             for entry in entries:
                 with plain_reads(entry.path):
                     found += _listed(entry)
+        if not found:
+            refuse_link_to_nothing(path)
         return sorted(found)
 
     def open(self, path: str) -> LocalFile:

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore import MessageStore, StoreConfig
+from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
 from rocketstore.errors import StoreError
 from rocketstore.pipeline.sink.sink_writer import new_job, parse_sink_options
+from rocketstore.places.files import LocalFiles
+from support.trees import tree
 
 
 def open_at(place: Path) -> None:
@@ -42,3 +44,29 @@ def test_a_file_in_the_place_of_a_log_directory_is_named(tmp_path):
     (tmp_path / "log").write_text("a file")
     with pytest.raises(StoreError, match=r"log: something that is no directory has its name; move"):
         log_at(tmp_path / "log")
+
+
+OF_TABLES = {
+    "open": open_at,
+    "read only": lambda place: MessageStore.open(place, read_only=True).close(),
+    "verify": verify_store,
+    "repair": repair_store,
+    "on Spark": lambda place: LocalFiles().list(f"{place}/config"),
+}
+
+
+@pytest.mark.parametrize("door", OF_TABLES)
+def test_tables_of_a_disk_that_is_not_mounted_are_not_taken_for_new_ones(tmp_path, door):
+    store, disk = tmp_path / "store", tmp_path / "disk"
+    with MessageStore.open(store, StoreConfig.small()) as opened:
+        opened.put(Message(topic="orders", body=b"one"))
+        with opened.consume("orders", group="billing", start="first") as consumer:
+            next(iter(consumer)).ack()
+    (store / "config").rename(disk)
+    (store / "config").symlink_to(disk)
+    OF_TABLES[door](store)
+    disk.rename(tmp_path / "away")
+    before = tree(store)
+    with pytest.raises(StoreError, match=f"{store}/config is a link to .* not there"):
+        OF_TABLES[door](store)
+    assert tree(store) == before

@@ -180,7 +180,8 @@ def read_whole(path: Path) -> bytes:
     except FileNotFoundError:
         if path.parent.is_symlink() and not path.parent.exists():  # of a disk that is not mounted
             why, hint = in_the_way(path.parent)
-            raise StoreError(f"cannot read {path}: {why}", hint=hint) from None
+            what = f"cannot read {path}: {why}"
+            raise SystemRefusedError(what, code=errno.ENOENT, hint=hint) from None
         if not path.is_symlink():
             raise
     except OSError as error:

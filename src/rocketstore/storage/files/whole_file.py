@@ -188,7 +188,7 @@ def read_with_backup(path: Path, decode: Callable[[bytes], _T]) -> _T | None:
 def _content(name: str) -> Content:
     path = Path(name)
     with system_errors(f"cannot read {path}"):
-        if path.is_file():
+        if path.is_file() or not os.path.lexists(path):
             with contextlib.suppress(FileNotFoundError):  # it is being replaced
                 return read_whole(path)
     return NO_FILE if os.path.lexists(path) else None
