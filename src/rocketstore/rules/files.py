@@ -20,10 +20,7 @@ AnyPath = TypeVar("AnyPath", bound=str | Path)
 
 
 def no_store(place: Path | str, log: Path | None = None) -> NotAStoreError:
-    """Return the error that no log is at a place, which is a `Path` where it can be looked at.
-
-    `log` is the first of its directories.
-    """
+    """Return the error that no log is at a place; a `Path`, and `log`, can be looked at."""
     what = "it has no commitlog directory"
     if isinstance(place, Path):
         log = log or place / "commitlog"

@@ -44,8 +44,6 @@ _ACCESS: Final = (
     "directory unless it only reads (chown, chmod)"
 )
 
-_FSCK: Final = "the file system is damaged: unmount it, run fsck, then rocketstore store verify"
-
 _HINTS: Final = {
     errno.EMFILE: "raise the limit of open files of this process (ulimit -n)",
     errno.ENFILE: "raise the limit of open files of this machine (sysctl fs.file-max)",
@@ -53,8 +51,7 @@ _HINTS: Final = {
     errno.EIO: "the disk fails: see the log of the system (dmesg), copy the store elsewhere, with "
     "zeros for what cannot be read (ddrescue; or dd conv=noerror,sync, which makes a file longer, "
     "and truncate -r ORIGINAL COPY after it), and repair the copy",
-    errno.EUCLEAN: _FSCK,
-    errno.EBADMSG: _FSCK,
+    errno.EUCLEAN: "the file system is damaged: unmount it, run fsck, then store verify",
     errno.ENOSPC: "free space (df) or inodes (df -i) there, or let retention delete old files",
     errno.EDQUOT: "free space within the quota or raise it",
     errno.EACCES: _ACCESS,
@@ -63,10 +60,7 @@ _HINTS: Final = {
     errno.ENODEV: "the file system cannot map files, or its device is gone: use another one",
     errno.ENOLCK: "the file system has no locks: mount it with them, or move the store elsewhere",
     errno.ESTALE: "the machine that has the files lost this one: mount its file system again",
-    errno.ENOENT: "check the path",
-    errno.ENOTDIR: "check the path",
-    errno.EISDIR: "check the path",
-    errno.ELOOP: "check the path",
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP), "check the path"),
     errno.ECONNREFUSED: "check the address and the port, and that the other side runs",
     errno.EBUSY: "a file is mounted at its name (docker run -v FILE:FILE): mount its directory",
     errno.EROFS: "mount it for writing; what only reads (read_only=True, verify) needs none",
@@ -119,16 +113,17 @@ def read_at(descriptor: int, path: Path, position: int, size: int) -> bytes:
 
     The system returns what is before a bad sector first, as it does before the end of a file.
     """
-    content = b""
+    found = b""
     try:
-        while more := os.pread(descriptor, size - len(content), position + len(content)):
-            content += more
-            if len(content) == size:
+        while more := os.pread(descriptor, size - len(found), position + len(found)):
+            found += more
+            if len(found) == size:
                 break
     except OSError as error:
-        place = position + len(content)
-        raise system_error(f"cannot read {path} at offset {place}", error) from error
-    return content
+        raise system_error(
+            f"cannot read {path} at offset {position + len(found)}", error
+        ) from error
+    return found
 
 
 def fill(descriptor: int, path: Path, position: int, view: memoryview) -> int:
