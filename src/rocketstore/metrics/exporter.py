@@ -83,8 +83,8 @@ def _runtime(store: BaseStore, told: Mapping[str, Any]) -> Iterator[Metric]:
     for name, key in _RATES.items():
         spans = zip(RATE_SPANS_S, told[key], strict=True)
         numbers |= {f"{name}{span}": rate for span, rate in spans}
-    counts = store.statistics.put_time_histogram().values()
-    numbers |= {f"pmdt_{name}": number for name, number in zip(_PUT_TIMES, counts, strict=True)}
+    counts = (one.rpartition(":")[2] for one in told["putMessageDistributeTime"].split())
+    numbers |= {f"pmdt_{name}": int(one) for name, one in zip(_PUT_TIMES, counts, strict=True)}
     behind = store.max_physical_offset - store.flushed_physical_offset
     numbers["remain_howmanydata_toflush"] = behind
     if (room := store.disk.room(store.layout.root)) is not None:

@@ -267,7 +267,8 @@ class StoreStatistics(OfOneProcess):
         minutes, seconds = divmod((self._monotonic() - self._started_ms) // 1000, 60)
         hours, minutes = divmod(minutes, 60)
         days, hours = divmod(hours, 24)
-        distribution = " ".join(f"{name}:{n}" for name, n in self.put_time_histogram().items())
+        printed, counts = self._printed, self.put_time_histogram()  # in this order: never below 0
+        distribution = " ".join(f"{name}:{n - printed[name]}" for name, n in counts.items())
         return {
             "bootTimestamp": self._boot_ms,
             "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]",

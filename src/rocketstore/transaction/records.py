@@ -249,8 +249,7 @@ def check_step(half: StoredMessage, now_ms: int, config: StoreConfig) -> CheckSt
     reserved_ms = config.file_reserved_time * HOUR_MS
     if times_checked(half) >= config.transaction_check_max or age_ms > reserved_ms:
         return CheckStep.DISCARD
-    asked = half.properties.get(IMMUNITY)
-    if asked is None:
+    if (asked := half.properties.get(IMMUNITY)) is None:
         return CheckStep.WAIT if 0 <= age_ms < config.transaction_time_out else CheckStep.ASK
     try:
         seconds = int(asked)

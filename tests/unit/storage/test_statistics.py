@@ -135,6 +135,9 @@ def test_rates_and_put_times_are_logged_every_minute_and_counted_again(
     assert [line["puts"] for line in logged] == [60, 60]
     times = [line["put_times"] for line in logged]
     assert times == [{"[<=0ms]": 59, "[10~50ms]": 1}] * 2
+    totals.set(123, 12_300)
+    told = statistics.runtime_info()["putMessageDistributeTime"].split()
+    assert told[:3] == ["[<=0ms]:3", "[0~10ms]:0", "[10~50ms]:0"]
 
 
 def test_a_clock_that_is_set_back_does_not_silence_the_statistics(statistics, clock, logged):
