@@ -22,8 +22,10 @@ from rocketstore.errors import (
     StoreFullError,
     StoreLockedError,
 )
+from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.pipeline.jobs.sweeping import OWNER
 from rocketstore.pipeline.sink import sink_commit
+from rocketstore.pipeline.sink.row_encoder import RowEncoder
 from rocketstore.pipeline.sink.sink_commit import (
     Intent,
     check_staged,
@@ -37,10 +39,20 @@ from rocketstore.pipeline.sink.sink_commit import (
     with_numbers,
 )
 from rocketstore.pipeline.sink.sink_writer import StagedFile, new_job, stage_chunks, staging_root
+from support.batch_stores import BATCHES, PLAIN, mark
 from support.clock import Clock
 from support.faulty_disk import FaultyDisk, nth
 from support.patience import PATIENCE_S
-from support.sink_parts import CONFIG, check_whole, rows, sink_options, stage, stored_numbers
+from support.sink_parts import (
+    CONFIG,
+    SCHEMA,
+    check_whole,
+    rows,
+    sink_options,
+    stage,
+    stored_numbers,
+)
+from support.small_store import LOG_FILE_BYTES
 
 
 def commit(root, tasks, batch_id=0, *, streaming=True, disk=None, clock=None, **given):
@@ -137,6 +149,35 @@ def test_a_batch_with_a_topic_that_no_commit_can_fill_is_refused_before_its_inte
     assert read_intent(tmp_path) is None
     assert commit(tmp_path, [rows(1), rows(1, 2)], 1) == 2  # Topic0, which goes on
     assert stored_numbers(tmp_path) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties", "why"),
+    [
+        (PLAIN, {}, f"holds a batch, which {PLAIN} does not take"),
+        (BATCHES, {"INNER_NUM": "7"}, "property INNER_NUM is not the 1 messages"),
+        (BATCHES, {}, "batch of 1 bytes"),
+    ],
+)
+def test_a_batch_that_its_topic_does_not_take_is_refused_before_the_intent(
+    tmp_path, topic, properties, why
+):
+    # Else each later write to the store would come to it, and fail.
+    mark(tmp_path, BATCHES)
+    body = encode_client_batch([(0, b"x", b"")]) if properties else b"x"
+    batch = {"topic": topic, "body": body, "properties": [*properties.items()], "sysFlag": 0x80}
+    plain = {"topic": PLAIN, "body": b"000001"}
+    columns = [("sysFlag", pa.int32()), ("properties", pa.map_(pa.string(), pa.string()))]
+    options, schema = sink_options(tmp_path, streaming=False), pa.schema([*SCHEMA, *columns])
+    job = new_job(options)
+    chunks = RowEncoder(options, LOG_FILE_BYTES, 0).encode(
+        pa.RecordBatch.from_pylist([plain, batch], schema)
+    )
+    file = stage_chunks(options.root, job, 0, chunks)
+    with pytest.raises(RefusedMessageError, match=f"{why}.*nothing was appended"):
+        commit_batch(options, job, [file], None)
+    assert read_intent(tmp_path) is None
+    assert commit(tmp_path, [rows(2)]) == 2
 
 
 def test_the_ledger_of_a_stream_stays_one_run_however_long_it_goes_on():

@@ -28,6 +28,8 @@ from rocketstore.config import resolve_sizes
 from rocketstore.events import get_logger
 from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, crc32
+from rocketstore.message import INNER_BATCH as BATCH
+from rocketstore.native.log_end import QueueCounter
 from rocketstore.pipeline.jobs.publishing import plain_write_errors, refuse_inside_store
 from rocketstore.pipeline.sink.sink_writer import (
     ABOUT,
@@ -44,9 +46,9 @@ from rocketstore.storage.files.whole_file import replace_whole
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.log.prepared import PreparedMessage
 from rocketstore.storage.opening import observed_sizes
-from rocketstore.storage.results import PutMessageStatus
+from rocketstore.storage.results import NotTakenError, PutMessageStatus
 from rocketstore.storage.store import BaseStore
-from rocketstore.units import KiB, system_clock_ms
+from rocketstore.units import KiB, QueueKey, system_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -242,12 +244,9 @@ class _Commit:
         root, store, disk = self._options.root, self.store, self._disk
         job = staging_root(root) / intent.job
         check_staged(job, intent.files)
-        if store.kinds:
-            chunks = (chunk for chunk, missing in self._chunks(intent) if len(missing))
-            topics = {one.topic for chunk in chunks for one in chunk.messages}
-            for topic in sorted(topics & {*store.kinds}):
-                if why := store.kinds[topic].refusal(topic):
-                    raise errors.RefusedMessageError(f"{intent}: {why}; nothing was appended")
+        for chunk, missing in self._chunks(intent):
+            if why := self._refusal(chunk, missing):
+                raise errors.RefusedMessageError(f"{intent}: {why}; nothing was appended")
         # Rows that the intent calls present, and all before them, stay whatever is lost after this.
         store.flush()
         self._now_ms = max(self._clock(), store.last_store_timestamp_ms)
@@ -277,6 +276,24 @@ class _Commit:
             replace_whole(path, sealed(ledger), disk)
         self._forget_intent()
         return count
+
+    def _refusal(self, chunk: StagedChunk, missing: Int64Array) -> str | None:
+        """Return why the store takes nothing of a row's topic, or not a batch that a row holds."""
+        kinds, heads = self.store.kinds, enumerate(chunk.messages)
+        looked_at = [n for n, one in heads if one.topic in kinds or one.record.sys_flag & BATCH]
+        for row in missing[np.isin(chunk.rows[missing, 0], looked_at)].tolist():
+            message, body, queue_id = chunk.row(row)
+            topic, kind = message.topic, kinds.get(message.topic)
+            if kind is None:
+                return f"sysFlag says that a row holds a batch, which {topic} does not take"
+            if why := kind.refusal(topic):
+                return why
+            counter = QueueCounter(QueueKey(topic, queue_id), topic.encode(), queue_id, 0)
+            try:
+                kind.numbering(counter, message.record.with_body(body), checks=True)
+            except (NotTakenError, errors.RefusedMessageError) as error:
+                return str(error)
+        return None
 
     def _put_alone(self, chunk: StagedChunk, row: int, after: str) -> None:
         """Put a row that needs more than a copy: the first of a queue or of a file, or refused."""
