@@ -224,10 +224,9 @@ class _Repair:
             if actions:
                 moved = [fix.path for fix in plan.files if not fix.grows]
                 self.refuse_unwritable([*moved, *[self.layout.index] * plan.rebuilds_index])
-            # After a crash entries of further queues may be missing, which alone are no fault.
-            if plan.actions or self.layout.abort.exists():
-                audit = self._act(audit, plan)
-            if actions:
+                # After a crash entries of further queues may be missing, which alone are no fault.
+                if plan.actions or self.layout.abort.exists():
+                    audit = self._act(audit, plan)
                 self._mark_clean(audit)
             claim(self.layout, self.disk)
             remaining = self.findings(audit)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 DEFAULT_COMMIT_LOG_FILE_BYTES: Final = GiB
 DEFAULT_CONSUME_QUEUE_FILE_BYTES: Final = 6_000_000
+_IF_DAMAGED: Final = "if the setting is right, and the file damaged, run rocketstore store repair"
 
 
 def commit_log_directories(
@@ -93,10 +94,8 @@ def commonest(files: Iterable[tuple[Path, int]], multiple_of: int = 1) -> FileOb
     """
     sizes = {path: size for path, size in files if size and size % multiple_of == 0}
     counted = Counter(sizes.values())
-    if not counted:
-        return None
-    most = max(counted, key=lambda size: (counted[size], size))
-    return FileObservation(next(path for path, size in sizes.items() if size == most), most)
+    most = max(counted, key=lambda size: (counted[size], size), default=0)
+    return next((FileObservation(path, most) for path in sizes if sizes[path] == most), None)
 
 
 def observed_in(
@@ -161,9 +160,6 @@ class StoreSizes(NamedTuple):
 
 SMALL: Final = StoreSizes(*SMALL_SIZES.values())
 """Those of `StoreConfig.small`."""
-
-
-_IF_DAMAGED: Final = "if the setting is right, and the file damaged, run rocketstore store repair"
 
 
 def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) -> StoreSizes:

@@ -127,14 +127,13 @@ def _listed(store: StorePlace) -> list[Segment]:
     found = offset_files(itertools.chain.from_iterable(map(files.list, directories)))
     if not found:
         return []
-    steps = [after.base - before.base for before, after in itertools.pairwise(found)]
-    if 0 in steps:
-        one, other = (found[steps.index(0) + after].path for after in (0, 1))
-        raise StoreError(
-            f"{one} and {other} have one physical offset in their names",
-            hint="keep the one that belongs to the log, and move the other one away from its "
-            "directories",
-        )
+    for one, other in itertools.pairwise(found):
+        if one.base == other.base:
+            raise StoreError(
+                f"{one.path} and {other.path} have one physical offset in their names",
+                hint="keep the one that belongs to the log, and move the other one away from its "
+                "directories",
+            )
     file_size = usual_size(found)
     # A stray file of another place is none of the log, as to every other reader.
     place = usual_place(found, file_size)

@@ -109,8 +109,7 @@ def usual_size(files: Sequence[File]) -> int:
     steps = {after.base - before.base for before, after in itertools.pairwise(files)}
 
     def weight(size: int) -> tuple[bool, int, int, int]:
-        place = usual_place(files, size)
-        fitting = sum(file.base % size == place for file in files)
+        fitting = max(Counter(file.base % size for file in files).values())
         return 2 * fitting > len(files), lengths[size], fitting, size
 
     return max((lengths.keys() | steps) - {0}, key=weight, default=0)

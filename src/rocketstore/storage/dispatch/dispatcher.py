@@ -310,8 +310,7 @@ class Dispatcher:
         `start` is where a record or a file begins. A second thread walks ahead where there is a
         second core, with equal results. With `force` a different queue entry is replaced when the
         record it points at is not intact, or none of that queue and number; `copy` gets the range
-        of a file's path before that. With
-        `check_crc` a record with a wrong body checksum is damage.
+        of a file's path before that. With `check_crc` a wrong body checksum is damage.
         """
         self.dispatched_offset = start
         self._check_crc = check_crc

@@ -175,17 +175,14 @@ class EntryDecisions:
     def gives_way(self, number: int) -> bool:
         """Whether the entry that stands in a record's place is replaced: in a forced pass only.
 
-        It stays when it points at another intact record of this queue and number: consumers get
-        that one there. 4.9 gives numbers again where a topic was deleted, or a queue lost its end.
-        The time at which a record is due stays as it was first entered, whatever levels and
-        clock say now (K-S6).
+        It stays when it points at another intact record of this queue and number, which consumers
+        get there: 4.9 gives numbers again. The time at which a record is due stays as it was first
+        entered, whatever levels and clock say now (K-S6).
         """
         queue = self._queue_of(number)
         offset = int(self.columns.queue_offset[number])
         old = queue.entry(offset)
-        if self._keeps_due_time(number, old):
-            return False
-        if self.forced is None:
+        if self.forced is None or self._keeps_due_time(number, old):
             return False
         own = int(self.columns.physical_offset[number])
         if old is not None and self._is_of_other(old, own, queue.key, offset):
@@ -292,8 +289,7 @@ class EntryDecisions:
             return False
         if fits_record(record, entry, key, offset):
             return True
-        own = int(record.queue_id[0])
-        targets = extra_queue_offsets(record.properties(0), own, lmq=self.lmq)
+        targets = extra_queue_offsets(record.properties(0), int(record.queue_id[0]), lmq=self.lmq)
         return int(record.size[0]) == size and (key, offset) in (targets or ())
 
     def _put_extra(

@@ -52,8 +52,7 @@ class _Record(msgspec.Struct, frozen=True):
 
 def _read(root: Path) -> _Record:
     with suppress(FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
-        content = read_whole(root / names.LOG_DIRECTORIES_FILE_NAME)
-        return msgspec.json.decode(content, type=_Record)
+        return msgspec.json.decode(read_whole(root / names.LOG_DIRECTORIES_FILE_NAME), type=_Record)
     return _Record()
 
 

@@ -149,10 +149,9 @@ class LostFiles:
         for lost in self._lost:
             queue = self._queues.get_or_create(lost.key)
             if queue is not None and queue.given_stop < lost.given_stop:
-                first = queue.max_offset
-                copy, stop = self._evidence.copy_range, lost.given_stop
-                queue.truncate(first, copy, now_ms=now_ms, keep_to=stop)
-                kept[lost.key] = (first, lost.given_stop)
+                first, stop = queue.max_offset, lost.given_stop
+                queue.truncate(first, self._evidence.copy_range, now_ms=now_ms, keep_to=stop)
+                kept[lost.key] = (first, stop)
             elif queue is not None and lost.reason == _FOREIGN and not queue.given_stop:  # a copy
                 self._evidence.take_tree(queue.files.directories[0])
                 self._queues.set_aside.add(lost.key)
@@ -170,11 +169,8 @@ class LostFiles:
 
     def _lost_queues(self, *, judges_entries: bool) -> Iterator[_LostQueue]:
         for queue in self._queues.all():
-            lost = self._broken_row(queue)
-            if lost is None and judges_entries:
-                lost = self._foreign(queue)
-            lost = lost or self._lost_end(queue)
-            if lost is not None:
+            lost = self._broken_row(queue) or (self._foreign(queue) if judges_entries else None)
+            if lost := lost or self._lost_end(queue):
                 yield lost
         for key, ends in self._known_queues.items():
             if self._queues.get(key) is None and ends.next:
@@ -215,8 +211,7 @@ class LostFiles:
         return self._lost_from(queue, queue.files.files[0].base, "")
 
     def _is_copy(self, queue: ConsumeQueue, position: int) -> bool:
-        number = position // ENTRY_SIZE_BYTES
-        entry = queue.entry(number)
+        entry = queue.entry(number := position // ENTRY_SIZE_BYTES)
         return bool(entry and entry.is_message and self._is_elsewhere(queue.key, number, entry))
 
     def _foreign(self, queue: ConsumeQueue) -> _LostQueue | None:
