@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from rocketstore import verify_store
+from rocketstore import MessageStore, verify_store
 from rocketstore.rules.findings import Finding, Severity
 from support.clock import Clock
 from support.configured_store import open_small
+from support.hooked_disk import HookedDisk
 from support.openings import SIZES, look_beside_openings, put
 
 
@@ -21,6 +22,20 @@ def test_a_writer_that_comes_while_a_store_is_verified_is_no_damage(tmp_path, mo
         return verify_store(root, now_ms=now_ms).findings
 
     look_beside_openings(tmp_path, end, look, monkeypatch)
+
+
+def test_a_store_is_one_from_the_lock_of_its_first_opening_on(tmp_path):
+    seen = []
+
+    def before(call: str, path: Path) -> None:
+        if (call, path.name) == ("make_directory", "commitlog"):
+            seen.extend(verify_store(tmp_path / "store").findings)
+            assert MessageStore.open(tmp_path / "store", read_only=True).queues() == []
+
+    open_small(tmp_path / "store", disk=HookedDisk(before)).close()
+    assert {(one.kind, one.severity) for one in seen} == {
+        ("log-empty", Severity.NOTE), ("checkpoint", Severity.NOTE),
+    }  # fmt: skip
 
 
 def test_a_log_file_that_is_deleted_while_it_is_verified_is_no_error(tmp_path, monkeypatch):

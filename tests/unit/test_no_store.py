@@ -17,6 +17,7 @@ from support.report_run import make_report
 NO_LOG, ABSENT = "is not a store: it has no commitlog directory", "is not a store: it is not there"
 DOORS = {
     "read-only": (ReadOnlyStore.open, NO_LOG, ABSENT),
+    "scan, scrub": (lambda place: log_files_of(place, StoreConfig()), NO_LOG, ABSENT),
     "verify": (verify_store, NO_LOG, ABSENT),
     "repair": (repair_store, NO_LOG, ABSENT),
     "dry run": (lambda place: repair_store(place, dry_run=True), NO_LOG, ABSENT),

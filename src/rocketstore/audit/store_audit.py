@@ -37,7 +37,6 @@ from rocketstore.locks import Lock
 from rocketstore.rules import runs
 from rocketstore.rules.batch_entries import entries_called_for
 from rocketstore.rules.expectation import delay_array, expected_entries, expected_items
-from rocketstore.rules.files import FileFinding, no_store
 from rocketstore.rules.findings import Finding, LastWriter, StoreCounts, finding
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.rules.log_rules import Chain, LogView, Stretch, log_findings
@@ -51,7 +50,7 @@ from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, ReadLog
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.queue_listing import listed_queues
-from rocketstore.storage.reading.pread_log import PreadLog
+from rocketstore.storage.reading.pread_log import PreadLog, refuse_no_store
 from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.units import QueueKey
 from rocketstore.verification import index_rules, queue_rules
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
 
     from rocketstore.native.row import ByteArray
     from rocketstore.rules.expectation import ExpectedEntries, ExpectedItems
+    from rocketstore.rules.files import FileFinding
     from rocketstore.rules.runs import Runs
     from rocketstore.rules.table_files import Content
 
@@ -75,8 +75,7 @@ def find_layout(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSize
     """Find a store's directories and learn the sizes of its files: set, or the commonest."""
     layout = StoreLayout(root, *commit_log_directories(config, root))
     refuse_dledger(layout)
-    if not any(path.is_dir() for path in layout.log_directories):
-        raise no_store(root, layout.log_directories[0])
+    refuse_no_store(layout)
     PreadLog(layout, OpenFiles()).refuse_absent()
     top = layout.consume_queue
     queues = [top / key.topic / str(key.queue_id) for key in listed_queues(top)]

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.native.decode import decode
-from rocketstore.rules.files import FileProblem, lost_log, no_store
+from rocketstore.rules.files import FileProblem
 from rocketstore.scan.scanner import ScanBatch, scan_window
-from rocketstore.storage.checkpoint import known_log_end
 from rocketstore.storage.files.lock import writer_pid
 from rocketstore.storage.files.pread_files import LogFile, OpenFiles, PreadFiles
 from rocketstore.storage.files.whole_file import holds_data
@@ -28,17 +27,8 @@ if TYPE_CHECKING:
 def log_files_of(root: Path, config: StoreConfig) -> tuple[StoreLayout, PreadFiles]:
     """Return a store's directories and its log's files; raises `NotAStoreError` without a log."""
     layout = StoreLayout.of(root, config)
-    PreadLog(layout, OpenFiles()).refuse_absent()
-    files = PreadFiles(layout.log_directories, file_size=config.mapped_file_size_commit_log)
-    if not any(one.is_dir() for one in layout.log_directories):
-        raise no_store(root, layout.log_directories[0])
-    is_lost = not files.files and (
-        any(layout.consume_queue.glob("*/*/*")) or known_log_end(layout.root)
-    )
-    # Or a writer has made the first file since the log was listed, and then a queue's.
-    if is_lost and not files.refresh():
-        raise lost_log(root)
-    return layout, files
+    PreadLog(layout, OpenFiles()).refuse_no_log()
+    return layout, PreadFiles(layout.log_directories, file_size=config.mapped_file_size_commit_log)
 
 
 class LogScan:

@@ -25,8 +25,8 @@ from rocketstore.errors import StoreError, StoreReadOnlyError, SystemRefusedErro
 from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint, decode_checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
-from rocketstore.rules.files import FileFinding, FileProblem, lost_log, no_store
-from rocketstore.storage.checkpoint import known_log_end, read_known_ends
+from rocketstore.rules.files import FileFinding, FileProblem
+from rocketstore.storage.checkpoint import read_known_ends
 from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.log_directories import refuse_dledger
@@ -84,14 +84,10 @@ class ReadOnlyStore(Reader):
         config = StoreConfig() if config is None else config
         layout = StoreLayout.of(path, config)
         self._sleep, self._monotonic = sleep, monotonic
-        directories = layout.log_directories
         refuse_dledger(layout)
-        # A writer that has just begun makes its first file with its first message.
-        if not layout.abort.exists() and not any(path.is_dir() for path in directories):
-            raise no_store(layout.root, directories[0])
         self._open_files = OpenFiles()
         self._pread_log = log = PreadLog(layout, self._open_files)
-        log.refuse_absent()
+        log.refuse_no_log()
         sizes = resolve_sizes(config, _observed_sizes(layout, config, log))
         # Each index file tells its own layout where none is set; where one number is, the files
         # gave the other.
@@ -234,18 +230,12 @@ class ReadOnlyStore(Reader):
 
 
 def _observed_sizes(layout: StoreLayout, config: StoreConfig, log: PreadLog) -> ObservedSizes:
-    """Return the sizes that the files show, and refuse a store that lost its log."""
+    """Return the sizes that the files show."""
     keys, queues = log.queues.keys()[:LOOKED_AT_QUEUES], list[PreadFiles]()
     for key in keys:
         with contextlib.suppress(SystemRefusedError):  # a get of another one does not need it
             if (queue := log.queues.get(key)) is not None:
                 queues.append(queue.files)
-    is_lost = not log.files.files and (
-        any(files.files for files in queues) or known_log_end(layout.root)
-    )
-    # Or a writer has made the first file since the log was listed, and then a queue's.
-    if is_lost and not log.files.refresh():
-        raise lost_log(layout.root)
     is_set = config.max_hash_slot_num or config.max_index_num
     return ObservedSizes(
         _usual_file(log.files),

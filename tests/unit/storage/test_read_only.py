@@ -13,6 +13,7 @@ from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, NotAStoreError
 from rocketstore.format.file_name import file_name
 from rocketstore.rules.files import FileProblem
+from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.results import GetMessageStatus
 from rocketstore.units import QueueKey
@@ -111,8 +112,8 @@ def test_a_time_alone_is_no_question_to_the_index_but_to_a_queue(files):
 
 
 def test_a_writer_that_has_not_put_anything_yet_can_be_read(tmp_path):
-    (tmp_path / "abort").touch()
-    store = ReadOnlyStore(tmp_path)
+    with StoreLock(tmp_path / "lock"):
+        store = ReadOnlyStore(tmp_path)
     assert store.queues() == []
     files = StoreFiles(tmp_path)
     files.put(body=b"first")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.errors import SystemRefusedError
@@ -17,8 +18,10 @@ from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.locks import Lock
 from rocketstore.native.decode import LogAtHand, message_at, size_at
 from rocketstore.rules.extra_queues import may_stand_in
+from rocketstore.rules.files import lost_log, no_store
 from rocketstore.scan.queue_search import first_from
 from rocketstore.storage.checkpoint import known_log_end
+from rocketstore.storage.files.lock import may_have_writer
 from rocketstore.storage.files.log_directories import refuse_absent
 from rocketstore.storage.files.pread_files import LogFile, OpenFiles, PreadFiles
 from rocketstore.storage.index.pread_index import PreadIndex
@@ -27,14 +30,18 @@ from rocketstore.storage.queues.pread_queue import PreadQueue, PreadQueues
 from rocketstore.units import Window
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rocketstore.errors import StoreError
     from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.storage.layout import StoreLayout
 
 _READ_AHEAD_BYTES: Final = 4096
 """Least that is read of the log at once: short records stand one after the other."""
+
+
+def refuse_no_store(layout: StoreLayout) -> None:
+    """Raise where there is no directory of a log, nor a writer, which makes it after its lock."""
+    if not any(map(Path.is_dir, layout.log_directories)) and not may_have_writer(layout.lock):
+        raise no_store(layout.root, layout.log_directories[0])
 
 
 class PreadLog:
@@ -70,6 +77,19 @@ class PreadLog:
         """Raise where a directory of the log seems not to be mounted; see there."""
         layout, files, size = self._layout, self.files.files, self.files.file_size
         refuse_absent(layout, files, size, self._known_stop, writes=writes)
+
+    def refuse_no_log(self) -> None:
+        """Raise where there is no log, or there was one and it has no file."""
+        layout = self._layout
+        refuse_no_store(layout)
+        self.refuse_absent()
+        # Or a writer has made the first file since the log was listed, and then a queue's.
+        if (
+            not self.files.files
+            and (any(layout.consume_queue.glob("*/*/*")) or known_log_end(layout.root))
+            and not self.files.refresh()
+        ):
+            raise lost_log(layout.root)
 
     def _known_stop(self) -> int:
         stops = [known_log_end(self._layout.root)]
