@@ -10,11 +10,13 @@ import pytest
 
 from rocketstore import Message, StoreConfig
 from rocketstore.broker.held_pulls import LOOK_MS
+from rocketstore.config import FlushDiskType
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.metadata_json import SubscriptionGroup, TopicConfig
 from rocketstore.remoting.command import Command
 from rocketstore.storage.reading.pages import LONGEST_EXPRESSION
 from support.broker_desk import AtOnce, Desk, Peer
+from support.failing_disk import FailingDisk
 from support.inside import parts_of, wait_until_led, workers_of
 from support.patience import PATIENCE_S
 
@@ -296,6 +298,21 @@ def test_group_that_is_sent_elsewhere_is_told_so_in_a_message(orders):
         "consumerGroup": "G", "offsetNew": 2, "offsetRequest": 9,
         "messageQueue": {"brokerName": "broker-a", "queueId": 0, "topic": "orders"},
     }  # fmt: skip
+
+
+def test_message_of_a_group_that_is_sent_elsewhere_lets_no_pull_wait_for_the_disk(tmp_path):
+    config, disk = StoreConfig.small(flush_disk_type=FlushDiskType.SYNC_FLUSH), FailingDisk()
+    with closing(Desk(tmp_path, config, disk=disk)) as at:
+        at.answer(17, {"topic": "orders", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6})
+        at.store.put(Message(topic="orders", body=b"x"))
+        pull(at)  # which makes the group
+        disk.calls.clear()
+        found = pull(at, queueOffset=9)
+        assert found is not None
+        assert found.code == 21
+        assert disk.synced == []
+        at.store.flush()
+        assert disk.synced  # the message, which came with the pull
 
 
 def heartbeat(
