@@ -27,13 +27,12 @@ app = App(name="queue")
 @app.command(name="list")
 def list_queues(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> int:
     """Print every queue with its minimum and maximum offset, or why it cannot be read."""
-    columns = ("topic", "queueId", "minOffset", "maxOffset")
     with options.open(store) as reader:
-
-        def ends(topic: str, queue_id: int) -> tuple[int, int]:
-            return reader.min_offset(topic, queue_id), reader.max_offset(topic, queue_id)
-
-        return print_found(reader, reader.queues(), ends, options.output, columns)
+        return print_found(
+            reader, reader.queues(),
+            lambda *key: (reader.min_offset(*key), reader.max_offset(*key)),
+            options.output, ("topic", "queueId", "minOffset", "maxOffset"),
+        )  # fmt: skip
 
 
 @app.command

@@ -58,13 +58,10 @@ def _none_at_all(reader: ReadOnlyStore) -> str:
 
 
 def print_found(
-    reader: ReadOnlyStore,
-    known: Iterable[tuple[Any, ...]],
-    find: Callable[..., tuple[object, ...]],
-    output: Output,
-    columns: Sequence[str],
+    reader: ReadOnlyStore, known: Iterable[tuple[Any, ...]],
+    find: Callable[..., tuple[object, ...]], output: Output, columns: Sequence[str],
     topic: str | None = None,
-) -> int:
+) -> int:  # fmt: skip
     """Print what is known and what `find` adds to it, or why it cannot; return the exit code."""
     codes = [FINE]
 
