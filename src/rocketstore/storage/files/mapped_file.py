@@ -46,7 +46,7 @@ _PROBE_AHEAD_BYTES: Final = MiB
 _UNMAPPED_PAGES: Final = 16
 """Number of dirty pages that are worth a call that unmaps them before a sync."""
 
-_FAILED_HINT: Final = "check the disk, then open the store again; recovery keeps what is intact"
+_FAILED_HINT: Final = "check the disk, unmount it or restart the machine, then open the store again"
 _DELETED_HINT: Final = "see what cleans up there; until the process ends /proc/PID/map_files has it"
 
 _NAME_LEVELS: Final = 3
