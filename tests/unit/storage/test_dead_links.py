@@ -46,27 +46,35 @@ def test_a_file_in_the_place_of_a_log_directory_is_named(tmp_path):
         log_at(tmp_path / "log")
 
 
-OF_TABLES = {
+def ask_at(place: Path) -> None:
+    with MessageStore.open(place, read_only=True) as store:
+        assert store.queues() == [("orders", 0)]
+        assert store.find("orders", "k")
+
+
+OF_PARTS = {
     "open": open_at,
-    "read only": lambda place: MessageStore.open(place, read_only=True).close(),
+    "read only": ask_at,
     "verify": verify_store,
     "repair": repair_store,
-    "on Spark": lambda place: LocalFiles().list(f"{place}/config"),
 }
 
 
-@pytest.mark.parametrize("door", OF_TABLES)
-def test_tables_of_a_disk_that_is_not_mounted_are_not_taken_for_new_ones(tmp_path, door):
+@pytest.mark.parametrize("door", OF_PARTS)
+@pytest.mark.parametrize("part", ["config", "consumequeue", "index"])
+def test_parts_on_a_disk_that_is_not_mounted_are_not_taken_for_new_ones(tmp_path, part, door):
     store, disk = tmp_path / "store", tmp_path / "disk"
     with MessageStore.open(store, StoreConfig.small()) as opened:
-        opened.put(Message(topic="orders", body=b"one"))
+        opened.put(Message(topic="orders", body=b"one", keys="k"))
         with opened.consume("orders", group="billing", start="first") as consumer:
             next(iter(consumer)).ack()
-    (store / "config").rename(disk)
-    (store / "config").symlink_to(disk)
-    OF_TABLES[door](store)
+    (store / part).rename(disk)
+    (store / part).symlink_to(disk)
+    OF_PARTS[door](store)
     disk.rename(tmp_path / "away")
     before = tree(store)
-    with pytest.raises(StoreError, match=f"{store}/config is a link to .* not there"):
-        OF_TABLES[door](store)
+    with pytest.raises(StoreError, match=f"{store}/{part} is a link to .* not there"):
+        OF_PARTS[door](store)
+    with pytest.raises(StoreError, match=f"{store}/{part} is a link"):
+        LocalFiles().list(f"{store}/{part}")  # as jobs on Spark do
     assert tree(store) == before

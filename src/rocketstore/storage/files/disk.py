@@ -173,15 +173,19 @@ def read_whole(path: Path) -> bytes:
         if stat.S_ISREG(path.stat().st_mode):
             return path.read_bytes()
     except FileNotFoundError:
-        if path.parent.is_symlink() and not path.parent.exists():  # of a disk that is not mounted
-            why, hint = in_the_way(path.parent)
-            what = f"cannot read {path}: {why}"
-            raise SystemRefusedError(what, code=errno.ENOENT, hint=hint) from None
+        refuse_dead_link(path.parent)
         if not path.is_symlink():
             raise
     except OSError as error:
         raise system_error(f"cannot read {path} from offset 0 on", error) from error
     raise no_file(path)
+
+
+def refuse_dead_link(directory: Path) -> None:
+    """Raise where a part of a store is a link to nothing, as of a disk that is not mounted."""
+    if directory.is_symlink() and not directory.exists():
+        why, hint = in_the_way(directory)
+        raise SystemRefusedError(f"cannot read {directory}: {why}", code=errno.ENOENT, hint=hint)
 
 
 def no_file(path: Path) -> StoreError:

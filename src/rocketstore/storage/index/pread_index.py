@@ -29,7 +29,7 @@ from rocketstore.format.index_file import (
 )
 from rocketstore.format.java_hash import key_hash
 from rocketstore.rules.files import FileFinding, FileProblem
-from rocketstore.storage.files.disk import system_errors
+from rocketstore.storage.files.disk import refuse_dead_link, system_errors
 from rocketstore.storage.files.pread_files import OpenFiles, listed_files
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ _NOTHING_SET: Final = StoreConfig()
 @system_errors("cannot list the files of the index")
 def listed_index_files(directory: Path, findings: list[FileFinding[Path]]) -> dict[Path, int]:
     """Return the index files with their lengths, oldest first; what else is there is a finding."""
+    refuse_dead_link(directory)
     listed = listed_files([directory], findings, _number_of, f"{INDEX_FILE_NAME_DIGITS} digits")
     return {file.path: file.size for file in listed}
 

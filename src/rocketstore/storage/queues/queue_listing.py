@@ -6,7 +6,7 @@ from pathlib import Path
 from rocketstore.format.file_name import is_directory_name, parse_queue_id
 from rocketstore.format.refusals import is_never_listed
 from rocketstore.rules.newer import ROCKSDB_MARK, rocksdb_queues
-from rocketstore.storage.files.disk import system_errors
+from rocketstore.storage.files.disk import refuse_dead_link, system_errors
 from rocketstore.units import QueueKey
 
 
@@ -18,6 +18,7 @@ def listed_queues(root: Path, topic: str | None = None) -> list[QueueKey]:
 
     Raises `StoreError` where they are in RocksDB.
     """
+    refuse_dead_link(root)
     if (root / ROCKSDB_MARK).is_file():
         raise rocksdb_queues(root)
     return sorted(
