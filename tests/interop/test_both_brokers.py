@@ -4,10 +4,13 @@ What differs on purpose (docs/compatibility.md) is not asked. Times, addresses a
 are each broker's own, and so is what later requests make of them.
 """
 
+import asyncio
+import json
 import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -16,14 +19,17 @@ from rocketstore.broker.testing import Broker
 from rocketstore.config.option import broker_conf_key
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.metadata_json import loads
+from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.command import Command
+from rocketstore.remoting.requests import RequestTable
 from support.both_sides import small_config
+from support.broker_desk import text_of
 from support.broker_wire import Wire
 from support.genuine_broker import GenuineBroker, genuine_class_path
 from support.java_store import require_java
 from support.name_server import name_server
 from support.oracle.record import decode_record
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_MS, PATIENCE_S
 
 pytestmark = [pytest.mark.java]
 
@@ -83,16 +89,26 @@ OWN = {  # what is each broker's own
 }  # fmt: skip
 
 
+@contextmanager
+def both_brokers(*off: str, **settings: Any) -> Iterator[list[str]]:
+    """Run both, with some settings off; the value is the genuine one's address and ours."""
+    require_java(genuine_class_path)
+    keys = {broker_conf_key(field): "false" for field in off}
+    with name_server() as one, name_server() as other, GenuineBroker() as genuine:
+        address = genuine.start_broker(one, brokerName="broker-a", **settings, **keys)
+        own = dict.fromkeys(off, False)
+        with Broker(None, small_config(**settings), namesrv_addr=other, **own) as ours:
+            yield [address, ours.address]
+
+
 @pytest.fixture(scope="module", params=[(), CLOSED], ids=["open", "closed"])
 def wires(request):
-    require_java(genuine_class_path)
-    off = {broker_conf_key(field): "false" for field in request.param}
-    with name_server() as one, name_server() as other, GenuineBroker() as genuine:
-        address = genuine.start_broker(one, brokerName="broker-a", **SETTINGS, **off)
-        own = dict.fromkeys(request.param, False)
-        ours = Broker(None, small_config(**SETTINGS), namesrv_addr=other, **own)
-        with ours, Wire(address) as genuine_wire, Wire(ours.address) as our_wire:
-            yield [genuine_wire, our_wire]
+    with (
+        both_brokers(*request.param, **SETTINGS) as two,
+        Wire(two[0]) as one,
+        Wire(two[1]) as other,
+    ):
+        yield [one, other]
 
 
 def records(data: bytes) -> Iterator[dict[str, Any]]:
@@ -154,3 +170,121 @@ def test_a_genuine_broker_and_ours_answer_alike(wires, seed):
             sent.append([{NUMBER: one["queueOffset"], PLACE: place} for one, place in pairs])
             if picked["i"] == HALF:
                 halves.append(sent[-1])
+
+
+class Line(RemotingClient):
+    """A connection to a broker; `told` are its notices that a group has changed."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(RequestTable((), unknown=lambda call: self.told.append(call.command.code)))
+        self._address, self.told = address, list[int]()
+
+    def say(self, code: int, fields: Mapping[str, Any], body: str = "") -> asyncio.Task[Command]:
+        texts = {name: text_of(one) for name, one in fields.items()}
+        request = Command(code, fields=texts, body=body.encode())
+        return asyncio.create_task(self.ask(self._address, request, timeout_ms=PATIENCE_MS))
+
+
+class Walk:
+    """Members of a group, each by a connection to both brokers; the pulls of the last are held."""
+
+    def __init__(self, seed: int, addresses: list[str]) -> None:
+        self._chance, self._seed, self._addresses = random.Random(seed), f"walk{seed}", addresses
+        self._lines = [[Line(one) for one in addresses] for _ in range(4)]
+        self._members: set[int] = set()
+        self._held: list[tuple[int, list[asyncio.Task[Command]]]] = []
+        self._lengths = [0, 0]
+
+    async def both(
+        self, code: int, fields: Mapping[str, Any], body: str = "", *, line: int = 0,
+        until: Callable[[Command], bool] = lambda _: True,
+    ) -> None:  # fmt: skip
+        """Ask both, again until they say what is waited for; assert that they say the same."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                asked = [one.say(code, fields, body) for one in self._lines[line]]
+                if all(map(until, await asyncio.gather(*asked))):
+                    return await alike(code, asked)
+                await asyncio.sleep(0.01)
+
+    async def send(self, queue: int | None = None, tag: str = "a") -> None:
+        """Send a message; pulls of its queue that are held are answered, at the latest in 5 s."""
+        queue = self._chance.choice([0, 1]) if queue is None else queue
+        own = {"b": [f"t{self._seed}"], "e": [queue], "i": [f"TAGS\1{tag}"]}
+        await self.both(310, {name: values[0] for name, values in {**SEND, **own}.items()})
+        self._lengths[queue] += 1
+        told = {"offset": str(self._lengths[queue])}
+        await self.both(30, self.pull(queue, 0), until=lambda one: one.fields == told)
+        for held in [one for one in self._held if one[0] == queue]:
+            self._held.remove(held)
+            await alike(11, held[1])
+
+    async def hold(self) -> None:
+        queue = self._chance.choice([0, 1])
+        wanted, flags = self._chance.choice(["*", "a", "a || b"]), self._chance.choice([2, 3, 6, 7])
+        pull = {**self.pull(queue, self._lengths[queue]), "subscription": wanted, "sysFlag": flags}
+        asked = [one.say(11, pull) for one in self._lines[-1]]
+        if (await asyncio.wait(asked, timeout=0.1))[0]:
+            await alike(11, asked)  # it is refused
+        else:
+            self._held.append((queue, asked))
+
+    def pull(self, queue: int, offset: int) -> dict[str, Any]:
+        names = {"topic": f"t{self._seed}", "consumerGroup": f"g{self._seed}", "queueId": queue}
+        more = {"queueOffset": offset, "sysFlag": 4, "maxMsgNums": 32, "commitOffset": offset}
+        return {**names, **more, "suspendTimeoutMillis": PATIENCE_MS, "subVersion": 0}
+
+    async def change(self, *, is_open: bool = False) -> None:
+        """Change what topic and group allow."""
+        choice = self._chance.choice
+        perm, count = (6, 2) if is_open else (choice([6, 4, 2]), choice([1, 2]))
+        sizes = {"perm": perm, "readQueueNums": count, "writeQueueNums": 2, "topicSysFlag": 0}
+        kind = {"topicFilterType": "SINGLE_TAG", "order": False, "defaultTopic": ""}
+        await self.both(17, {"topic": f"t{self._seed}", **sizes, **kind})
+        told, open_to_all = choice([True, False]), is_open or choice([True, False])
+        more = {"consumeEnable": open_to_all, "notifyConsumerIdsChangedEnable": told}
+        await self.both(200, {}, json.dumps({"groupName": f"g{self._seed}", **more}))
+
+    async def come_or_go(self) -> None:
+        """Let a member say what it wants, or lose its connection."""
+        line = self._chance.randrange(3)
+        if self._chance.random() < 0.7:
+            beat = (BEAT % (1, time.time_ns())).replace("#", self._seed)
+            await self.both(34, {}, beat.replace('"c"', f'"c{line}"'), line=line)
+            self._members.add(line)
+        else:
+            await asyncio.gather(*(one.close() for one in self._lines[line]))
+            self._lines[line] = [Line(one) for one in self._addresses]
+            self._members.discard(line)
+        ids, group = {b'"c%d"' % one for one in self._members}, {"consumerGroup": f"g{self._seed}"}
+        await self.both(38, group, until=lambda one: set(re.findall(rb'"c\d"', one.body)) == ids)
+        for two in self._lines:
+            await self.both(38, group, until=lambda _, two=two: two[0].told == two[1].told)
+
+    async def go(self, steps: int) -> None:
+        await self.change(is_open=True)
+        ways = [self.send, self.hold, self.come_or_go]
+        for way in self._chance.choices([*ways * 4, self.change], k=steps):
+            await way()
+        await self.change(is_open=True)
+        for queue in (0, 1):
+            await self.send(queue, "b")  # which some that are held do not ask for
+            await self.both(11, self.pull(queue, 0))
+            await self.both(14, self.pull(queue, 0))
+        assert not self._held
+        await asyncio.gather(*(one.close() for two in self._lines for one in two))
+
+
+async def walks(addresses: list[str]) -> None:
+    await asyncio.gather(*(Walk(seed, addresses).go(80) for seed in range(4)))
+
+
+async def alike(code: int, asked: Iterable[asyncio.Task[Command]]) -> None:
+    theirs, ours = (said(code, one) for one in await asyncio.gather(*asked))
+    assert ours == theirs
+
+
+def test_members_of_a_group_are_answered_and_told_alike():
+    """Their pulls are held, and they come and go, while topic and group change."""
+    with both_brokers() as addresses:
+        asyncio.run(walks(addresses))
