@@ -247,6 +247,7 @@ def test_two_sides_that_have_nothing_to_say_keep_each_other(master_of_4_9):
     simulation.finish()
     for _ in range(4 * LIMITS.silence_ms // LIMITS.heartbeat_ms):
         simulation.exchange(after_ms=LIMITS.heartbeat_ms)
+        assert not any(one.outgoing(simulation.now_ms) for one in simulation._sessions), "again"
     assert simulation.refusals == []
 
 

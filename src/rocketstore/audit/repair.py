@@ -400,8 +400,6 @@ class _Repair:
                 keeps_places=self.is_salvage,
                 evidence=self.evidence,
             )
-            parts.queues.flush()
-            parts.index.flush()
 
     def _mark_clean(self, audit: StoreAudit) -> None:
         """Record that everything is on the disk, so that the next opening need not recover."""

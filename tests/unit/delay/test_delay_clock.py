@@ -133,6 +133,7 @@ def test_many_that_were_put_while_the_clock_was_ahead_wait_together(
             put(store, b"%d" % number, 3)
         clock.now_ms -= jump_ms
         assert bodies_after(store, clock, 9_999) == []
+        assert max(len(level.held) for level in store.delays.delivery.levels) == 4
         assert bodies_after(store, clock, 1) == [b"%d" % number for number in range(10)]
 
 

@@ -258,7 +258,6 @@ def test_the_map_survives_a_restart_and_the_check_goes_on_where_it_stopped(root,
         service = service_of(opened)
         told = service.runtime_info()
         assert (told["scrubDamagedRanges"], told["scrubPosition"]) == (1, position)
-        assert service.known.position == position
         service.turn()
         told = service.runtime_info()
         assert service.known.passes == told["scrubPasses"] == 1

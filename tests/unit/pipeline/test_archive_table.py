@@ -25,6 +25,7 @@ from rocketstore.places.files import LocalFile
 from rocketstore.units import MiB
 from support.archiving import archived, assert_covers, rows, state, written_by_another
 from support.clock import Clock
+from support.descriptors import open_descriptors
 from support.golden_stores import LOGS, golden_root
 from support.killed import Killed
 from support.pipeline_tables import read_table
@@ -130,6 +131,11 @@ def test_a_task_makes_one_file_per_day_whatever_the_topics(tmp_path):
 
 
 def test_a_log_that_jumps_between_days_keeps_few_files_open(tmp_path, monkeypatch):
+    counts, make = [], archive_job.TableFile
+    monkeypatch.setattr(
+        archive_job, "TableFile",
+        lambda *given: counts.append(open_descriptors(tmp_path / "a")) or make(*given),
+    )  # fmt: skip
     monkeypatch.setattr(archive_job, "_OPEN_FILES", 2)
     monkeypatch.setattr(archive_job, "WINDOW_BYTES", 1)
     clock = Clock(1_700_000_000_000)
@@ -138,7 +144,7 @@ def test_a_log_that_jumps_between_days_keeps_few_files_open(tmp_path, monkeypatc
             clock.now_ms = 1_700_000_000_000 + number % 3 * 86_400_000
             put_all(opened, messages(1, first=number), clock)
     archived(tmp_path / "store", tmp_path / "a", stretch=1 << 30)
-    assert len(rows(tmp_path / "a")) == 9
+    assert (len(rows(tmp_path / "a")), max(counts)) == (9, 1)
     assert_covers(tmp_path / "a", tmp_path / "store")
 
 

@@ -81,6 +81,14 @@ def followed(root: Path, master: Path) -> None:
         slave.wait_dispatched()
 
 
+def test_what_is_consumed_of_a_log_in_several_directories_does_not_come_again(tmp_path):
+    logs = {"store_path_commit_log": f"{tmp_path}/a,{tmp_path}/b"}
+    for number in range(6):
+        with opened(tmp_path / "store", **logs, mapped_file_size_commit_log=16_384) as store:
+            put(store, 60, f"{number}-")
+            assert consumed(store) == [f"{number}-{one}" for one in range(60)]
+
+
 @pytest.mark.parametrize("wrote", ["we", "a broker"])
 def test_a_former_master_that_follows_another_serves_all_of_that_log(tmp_path, wrote):
     old, master = tmp_path / "old", tmp_path / "master"

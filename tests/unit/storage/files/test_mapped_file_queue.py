@@ -67,21 +67,16 @@ def test_a_gap_is_named(tmp_path, disk):
     assert found.base == 3 * SIZE
 
 
-def test_a_short_last_file_gets_its_length_with_zeros(tmp_path, disk):
-    make(tmp_path, 0)
-    make(tmp_path, SIZE, length=100)
+@pytest.mark.parametrize("length", [100, 0])
+@pytest.mark.parametrize("base", [0, SIZE])
+def test_a_short_last_file_gets_its_length_with_zeros(tmp_path, disk, length, base):
+    make(tmp_path, *range(0, base, SIZE))
+    make(tmp_path, base, length=length)
     files = queue(tmp_path, disk)
     (problem,) = files.load()
-    assert problem.problem is FileProblem.WRONG_SIZE
-    assert (tmp_path / f"{SIZE:020d}").read_bytes() == b"x" * 100 + bytes(SIZE - 100)
-    assert len(files.files) == 2
-
-
-def test_an_empty_last_file_gets_its_length_too(tmp_path, disk):
-    make(tmp_path, 0, length=0)
-    files = queue(tmp_path, disk)
-    files.load()
-    assert (tmp_path / f"{0:020d}").read_bytes() == bytes(SIZE)
+    assert problem.problem is (FileProblem.WRONG_SIZE if length else FileProblem.EMPTY)
+    assert (tmp_path / f"{base:020d}").read_bytes() == b"x" * length + bytes(SIZE - length)
+    assert files.files[-1].base == base
 
 
 @pytest.mark.parametrize(("length", "base"), [(100, 0), (SIZE + 1, 0), (SIZE + 1, SIZE)])

@@ -264,15 +264,14 @@ def test_records_of_an_earlier_log_amid_later_ones_are_kept_and_zeroed_to_the_by
     torn, start, stop = offsets[60] + 100, offsets[61], offsets[70]
     overwrite(root, torn, read_log(earlier, torn, stop + 100 - torn))
     path, lost = log_path(root, torn), range(60, 71)
-    whole, at = path.read_bytes(), start % LOG_FILE_BYTES
-    left = whole[at:][: stop - start]
+    whole, left = path.read_bytes(), read_log(root, start, stop - start)
     crashed(root)
     with open_store(root, clock) as store:
         assert "log-leftover" in {one.kind for one in store.recovery.findings}
         assert sorted(bodies(store, "Topic0")) == [n for n in range(50) if 2 * n not in lost]
         (kept,) = root.glob("repair/*T*Z/commitlog/*@*")
         assert kept.read_bytes().endswith(left)
-        assert path.read_bytes() == whole[:at] + bytes(len(left)) + whole[at + len(left) :]
+        assert path.read_bytes() == whole.replace(left, bytes(len(left)))
 
 
 @pytest.mark.parametrize("calls", range(0, 66, 5))
