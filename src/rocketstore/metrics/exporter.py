@@ -43,7 +43,6 @@ _PLAIN: Final = {
     "commitlog_maxoffset": "commitLogMaxOffset",
     "commitlog_minoffset": "commitLogMinOffset",
     "earliest_message_timestamp": "earliestMessageTimeStamp",
-    "start_accept_sendrequest_time": "bootTimestamp",
 }
 _RATES: Final = {
     "put_tps": "putTps",
@@ -125,8 +124,8 @@ def _groups(store: BaseStore, broker: dict[str, str]) -> Iterator[Metric]:
             if _purpose(labels["topic"]) == purpose
         ]
         yield _gauge(f"rocketmq_{kind}", diffs, names)
-    ends = [(broker | labels, sum(one.end for one in places)) for labels, places in groups]
-    yield _gauge("rocketmq_consumer_offset", ends, [*broker, *names])
+    offsets = [(broker | labels, sum(one.first for one in places)) for labels, places in groups]
+    yield _gauge("rocketmq_consumer_offset", offsets, [*broker, *names])
 
 
 def _purpose(topic: str) -> str:
