@@ -88,14 +88,9 @@ def _opened(
         identity = identity or f"{_LAYOUT} {uuid.uuid4().hex}"
         about = {"delta.dataSkippingStatsColumns": ",".join(statistics), IDENTITY: identity}
         tables[name] = DeltaTable.create(
-            uri,
-            columns,
-            mode="ignore",
-            partition_by=days,
-            storage_options=options,
-            configuration=about,
-            raise_if_key_not_exists=False,
-        )
+            uri, columns, mode="ignore", partition_by=days, storage_options=options,
+            configuration=about, raise_if_key_not_exists=False,
+        )  # fmt: skip
         sync_log(location, name, 0)
         # Another archiver may have been quicker: the identity in its first table holds for both.
         identity = tables[name].metadata().configuration.get(IDENTITY)
