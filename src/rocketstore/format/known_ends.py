@@ -69,6 +69,10 @@ class KnownEnds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
         return any(head) if head else last_base > self.log_end  # neither begins with eight zeros
 
 
+OF_NO_LOG: Final = KnownEnds(1, is_closed=False, log_end=-1, queues=[], index_files=None)
+"""What a damaged file counts as: it was this store's, and says nothing of what that may lack."""
+
+
 def tie_at(read: ReadLog, physical_offset: int) -> int | None:
     """Return the CRC-32 of the head of a record; None where the log has nothing there."""
     head = read(physical_offset, FIXED_SIZE)

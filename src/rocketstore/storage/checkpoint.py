@@ -138,10 +138,10 @@ def promise_nothing(layout: StoreLayout, disk: Disk) -> None:
 # --- known ends ---------------------------------------------------------------------------------
 
 
-def read_known_ends(root: Path) -> KnownEnds | None:
-    """Return the content of the file below `root`; None without an intact one."""
+def read_known_ends(root: Path, damaged: KnownEnds | None = None) -> KnownEnds | None:
+    """Return the content of the file below `root`, `damaged` of one not whole; None without one."""
     try:
-        return decode_known_ends(read_whole(root / KNOWN_ENDS_FILE_NAME))
+        return decode_known_ends(read_whole(root / KNOWN_ENDS_FILE_NAME)) or damaged
     except FileNotFoundError:
         return None
 

@@ -24,6 +24,7 @@ from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import IndexLayout
+from rocketstore.format.known_ends import OF_NO_LOG
 from rocketstore.storage.checkpoint import (
     KnownEndsWriter,
     StoreCheckpoint,
@@ -201,7 +202,7 @@ class StoreParts(LoadedStore):
         report = self.recovery = recover(
             self, clean=self.was_clean, now_ms=self.clock(), policy=policy,
             checkpoint=read_checkpoint(self.layout.checkpoint),
-            known_ends=read_known_ends(self.layout.root),
+            known_ends=read_known_ends(self.layout.root, OF_NO_LOG),
         )  # fmt: skip
         if not self.was_clean:
             for file in self.log.files.files:

@@ -215,8 +215,9 @@ def recover(  # noqa: PLR0913 - what is loaded; by name, what is known besides
 
 def refuse_lost_log(root: Path, entry_count: int, known: KnownEnds | None) -> None:
     """Raise where queues have entries, or there was a log, and the log has no file."""
-    if entry_count or (known is not None and known.log_end):
-        more = "" if known is None else f", and known-ends knows of a log up to {known.log_end}"
+    known_end = 0 if known is None else known.log_end
+    if entry_count or known_end > 0:
+        more = f", and known-ends knows of a log up to {known_end}" if known_end > 0 else ""
         said = f": its queues have {counted(entry_count, 'entry', 'entries')}{more}"
         raise lost_log(root, StoreDamagedError, said)
 
@@ -291,7 +292,7 @@ class _Recovery:
             self._note_rebuild(_LACKING)
             start = self.parts.log_files.min_offset
         if self.lost.is_of_another_log:
-            self._note_rebuild("known-ends is of another log, or of an earlier release")
+            self._note_rebuild("known-ends is damaged, of another log, or of an earlier release")
             start = self.parts.log_files.min_offset
         judges_entries &= start > self.parts.log_files.min_offset  # else all are put right
         return self.lost.take_away(start, judges_entries=judges_entries, now_ms=self.now_ms)
