@@ -285,7 +285,8 @@ class _Commit:
             message, body, queue_id = chunk.row(row)
             topic, kind = message.topic, kinds.get(message.topic)
             if kind is None:
-                return f"sysFlag says that a row holds a batch, which {topic} does not take"
+                what = f"sysFlag says that a row holds a batch, which {topic} does not take"
+                return f"{what}: unpack it by inner_messages, or make {topic} a batch topic"
             if why := kind.refusal(topic):
                 return why
             counter = QueueCounter(QueueKey(topic, queue_id), topic.encode(), queue_id, 0)
