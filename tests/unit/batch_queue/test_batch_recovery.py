@@ -191,7 +191,6 @@ def test_a_bit_that_flips_in_the_last_entry_gives_no_number_twice_and_none_that_
 
 
 def test_an_entry_of_an_earlier_log_amid_the_others_is_written_again_after_a_crash(root):
-    """As a power cut leaves it that lost what recovery had made zeros."""
     expected, whole = fill(root, count=4), queue_bytes(root)
     (file,) = (root / "batchconsumequeue" / BATCHES / "0").iterdir()
     second = decode_batch_entry(whole, ENTRY)

@@ -133,8 +133,7 @@ def test_where_a_file_has_bytes_is_asked_before_any_are_read(tmp_path, monkeypat
 
 
 def test_a_file_is_read_to_its_end_where_the_file_system_cannot_tell(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    path.write_bytes(bytes(5000) + b"a" + bytes(100))
+    (path := tmp_path / "file").write_bytes(bytes(5000) + b"a" + bytes(100))
 
     def refuse(*_: object) -> int:
         raise OSError(errno.EINVAL, "it has no such call")

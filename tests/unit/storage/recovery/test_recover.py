@@ -269,8 +269,7 @@ def test_records_of_an_earlier_log_amid_later_ones_are_kept_and_zeroed_to_the_by
     with open_store(root, clock) as store:
         assert "log-leftover" in {one.kind for one in store.recovery.findings}
         assert sorted(bodies(store, "Topic0")) == [n for n in range(50) if 2 * n not in lost]
-        (kept,) = root.glob("repair/*T*Z/commitlog/*@*")
-        assert kept.read_bytes().endswith(left)
+        assert next(root.glob("repair/*T*Z/commitlog/*@*")).read_bytes().endswith(left)
         assert path.read_bytes() == whole.replace(left, bytes(len(left)))
 
 

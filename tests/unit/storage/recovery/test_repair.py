@@ -13,6 +13,7 @@ from rocketstore.audit.repair_plan import RepairReport
 from rocketstore.errors import StoreDamagedError, StoreLockedError
 from rocketstore.rules.findings import Severity
 from support.clock import START_MS, Clock
+from support.failing_disk import FailingDisk
 from support.hooked_disk import KilledError, dying_disk
 from support.small_store import (
     CONFIG,
@@ -204,7 +205,9 @@ def test_files_of_a_wrong_length_or_name_are_named_and_put_right(root):
     queue.write_bytes(queue.read_bytes()[:777])
     longer = root / "consumequeue" / "Topic0" / "0" / "00000000000000000000"
     longer.write_bytes(longer.read_bytes() + b"more")
-    report = repair(root)
+    report = repair_store(root, config=CONFIG, now_ms=NOW_MS, disk=(disk := FailingDisk()))
+    moved = disk.calls.index(("replace", "notes.txt"))
+    assert disk.calls[moved + 1 :][:2] == [("fsync_directory", "commitlog")] * 2, "to, and from"
     kinds = {finding.kind: finding.file for finding in report.findings}
     assert kinds["log-file-wrong-size"] == f"commitlog/{second.name}"
     does = {one.file: one.action for one in report.findings if one.kind == "log-file-wrong-name"}
