@@ -126,8 +126,15 @@ def test_a_job_is_done_though_a_task_still_writes(lost_task, tmp_path, work):
     assert not [path for path in tmp_path.rglob("*") if "attempts" in path.name]
 
 
-@pytest.mark.parametrize("kind", ["file", "full", "link"])
-def test_nothing_that_is_there_is_replaced(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("file", "is there already"),
+        ("full", "is there already"),
+        ("link", "is a link to something"),
+    ],
+)
+def test_nothing_that_is_there_is_replaced(tmp_path, kind, why):
     target = tmp_path / "made"
     if kind == "file":
         target.write_text("mine")
@@ -135,7 +142,7 @@ def test_nothing_that_is_there_is_replaced(tmp_path, kind):
         target.symlink_to(tmp_path / "nowhere")
     else:
         (target / "mine").mkdir(parents=True)
-    with pytest.raises(StoreError, match="is there already"), published(str(target)):
+    with pytest.raises(StoreError, match=why), published(str(target)):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 

@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from rocketstore.errors import FormatError, StoreError, SystemRefusedError
 from rocketstore.events import get_logger
 from rocketstore.rules.table_files import NO_FILE, Content, read_table
-from rocketstore.storage.files.disk import Disk, read_at, read_whole, system_errors
+from rocketstore.storage.files.disk import (
+    Disk,
+    read_at,
+    read_whole,
+    refuse_dead_link,
+    system_errors,
+)
 from rocketstore.units import MiB
 
 if TYPE_CHECKING:
@@ -188,9 +194,10 @@ def read_with_backup(path: Path, decode: Callable[[bytes], _T]) -> _T | None:
 def _content(name: str) -> Content:
     path = Path(name)
     with system_errors(f"cannot read {path}"):
-        if path.is_file() or not os.path.lexists(path):
+        if path.is_file():
             with contextlib.suppress(FileNotFoundError):  # it is being replaced
                 return read_whole(path)
+        refuse_dead_link(path.parent)
     return NO_FILE if os.path.lexists(path) else None
 
 
