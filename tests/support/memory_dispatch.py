@@ -81,6 +81,10 @@ class MemoryDispatch:
         self.asked.append(("gives way", self.rows[number][Column.PHYSICAL_OFFSET]))
         return self.force
 
+    def comes_after_all(self, number: int) -> bool:
+        self.asked.append(("comes after all", self.rows[number][Column.PHYSICAL_OFFSET]))
+        return self.force
+
     def take_in_queue(self, number: int) -> bool:
         row, buffer = self.rows[number], self.buffer
         size, at = row[Column.TOPIC_SIZE], row[Column.TOPIC_AT]

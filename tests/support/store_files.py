@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -179,3 +180,12 @@ def write_at(path: str, position: int, data: bytes, file_size: int) -> None:
         os.pwrite(descriptor, data, position)
     finally:
         os.close(descriptor)
+
+
+def made_again(files: StoreFiles) -> list[int]:
+    """Put into a topic, delete it, and make it again, as a 4.9 broker does; return the new ones."""
+    for topic in [*["again"] * 9, "other"]:
+        files.put(topic)
+    shutil.rmtree(files.root / "consumequeue" / "again")
+    files.next_offsets.clear()
+    return [files.put("again") for _ in range(5)]

@@ -44,7 +44,7 @@ cdef class RowDispatch:
     cdef void prefetch_text(self, Py_ssize_t number) noexcept nogil
     @cython.locals(gives_way=cython.bint, is_entered=cython.bint, code=cython.longlong, ahead_ms=cython.longlong)
     cdef int enter(self, Numbers row) except -1 nogil
-    @cython.locals(is_answered=cython.bint, number=cython.longlong)
+    @cython.locals(is_answered=cython.bint, is_next=cython.bint, is_possible=cython.bint, number=cython.longlong)
     cdef long long ready_queue(self, Numbers row) except -2 nogil
     @cython.locals(done=cython.longlong, ordinal=int, at=Py_ssize_t, end=Py_ssize_t)
     cdef int put_keys(self, Numbers row) except -1 nogil

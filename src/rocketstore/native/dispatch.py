@@ -228,7 +228,7 @@ class RowDispatch:
 
     def ready_queue(self, row: Numbers) -> int:
         """Return the number of a record's queue once its entry can be written, -1 if it cannot."""
-        is_answered = True
+        is_answered, is_next = True, False
         while is_answered:
             number = find_queue(self.slots, self.slot_count, self.topics, self.data, row)
             if number < 0:
@@ -238,11 +238,13 @@ class RowDispatch:
                 continue
             queue = view.queue_at(self.queues, number)
             offset = row[Column.QUEUE_OFFSET]
-            if (
-                offset < 0
-                or offset > _MAX_QUEUE_OFFSET
-                or offset * _ENTRY_SIZE > queue[QueueColumn.NEXT]
-            ):
+            is_next |= row[Column.PHYSICAL_OFFSET] >= queue[QueueColumn.MAX_PHYSICAL]
+            is_possible = offset >= 0 and offset <= _MAX_QUEUE_OFFSET
+            if is_possible and not is_next and offset * _ENTRY_SIZE >= queue[QueueColumn.NEXT]:
+                with cython.gil:
+                    is_answered = is_next = self.decider().comes_after_all(self.cursor)
+                continue
+            if not is_possible or offset * _ENTRY_SIZE > queue[QueueColumn.NEXT]:
                 with cython.gil:
                     is_answered = self.decider().fill_gap(self.cursor, self.count)
                     self.look_up_tables()

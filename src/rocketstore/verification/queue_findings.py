@@ -46,6 +46,12 @@ def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
     if queue.shadowed_count:
         reason = f"{counted(queue.shadowed_count, 'record')} with a number that another one has"
         yield _found(queue, "queue-conflict", (0, 0), reason)
+    if queue.replaced_count:
+        records = counted(queue.replaced_count, "record")
+        reason = (
+            f"{records} of a topic that was deleted and made again: later ones have lower numbers"
+        )
+        yield _found(queue, "queue-conflict", (0, 0), reason)
     for run in queue.unbacked:
         is_in_motion = run.is_tail or run.kind is UnbackedKind.STALE
         if run.kind is not UnbackedKind.EXPIRED and not (writer.is_live and is_in_motion):

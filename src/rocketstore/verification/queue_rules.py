@@ -194,10 +194,12 @@ class QueueView:
 
     `backed` are queue offsets whose entry agrees with an intact record, `missing` those of records
     whose entry is absent or says something else, `backed` ones included: two records may claim one
-    place. `missing_at` is the physical offset of the first record of each run of these,
-    `dispatched_to` that of the last record whose entry agrees, else -1. `impossible` are records
-    whose number cannot be, with their physical offsets, `unbacked` entries without an intact
-    record. Records name a queue that `is_own` as their own, not only as an extra one.
+    place. `replaced_count` more lie before the queue's last record and state numbers past its end:
+    those of a topic that was deleted and made again. `missing_at` is the physical offset of the
+    first record of each run of these, `dispatched_to` that of the last record whose entry agrees,
+    else -1. `impossible` are records whose number cannot be, with their physical offsets,
+    `unbacked` entries without an intact record. Records name a queue that `is_own` as their own,
+    not only as an extra one.
     """
 
     def __init__(
@@ -220,6 +222,7 @@ class QueueView:
         self.backed = self.missing = runs.no_runs()
         self.missing_at: dict[int, int] = {}
         self.dispatched_to = -1
+        self.replaced_count = 0
         self.impossible: list[tuple[int, int]] = []
         self.unbacked: list[Unbacked] = []
         self.is_own = False
@@ -287,10 +290,10 @@ class QueueView:
         self.backed = runs.joined([part.backed for part in ordered])
         self.record_count = sum(part.record_count for part in ordered)
         self.is_own = self.record_count > 0
+        self.dispatched_to = max((part.dispatched_to for part in ordered), default=-1)
         missing = _believed(self, ordered)
         self.missing = runs.joined([missing[:, :2]])
         self.missing_at = dict(missing[:, (0, 2)].tolist())
-        self.dispatched_to = max((part.dispatched_to for part in ordered), default=-1)
         agreeing = [part for part in ordered if part.first <= part.last]
         first = [part.first for part in agreeing] + missing[:, 0].tolist()
         last = [part.last for part in agreeing] + (missing[:, 1] - 1).tolist()
@@ -335,16 +338,21 @@ def _believed(queue: QueueView, parts: Sequence[QueuePart]) -> Int64Array:
         [np.empty((0, MISSING_COLUMNS), np.int64), *(part.missing for part in parts)]
     )
     stop, last, believed = queue.end, parts[0].start if parts else 0, []
+    backed_stop = runs.stop_of(queue.backed)
     if len(rows) and not queue.has_files and not stop:
         stop = _beginning(rows, queue.file_entries)
     for row in rows.tolist():
         first, past, at, last_at, before = row
         last = max(last, before)
-        if may_follow(first, stop, at - last, queue.file_entries):
+        if not may_follow(first, stop, at - last, queue.file_entries):
+            queue.impossible += [(first + step, at) for step in range(past - first)]
+        elif at < queue.dispatched_to and past > backed_stop:
+            # What lies before the last record does not come after it: dispatch passes over it, too.
+            queue.replaced_count += past - max(first, backed_stop)
+            believed += [[first, backed_stop, *row[2:]]] if first < backed_stop else []
+        else:
             stop, last = max(stop, past), last_at
             believed.append(row)
-        else:
-            queue.impossible += [(first + step, at) for step in range(past - first)]
     return np.array(believed, dtype=np.int64).reshape(-1, MISSING_COLUMNS)
 
 

@@ -63,6 +63,7 @@ class RowDispatch:
         """Write one record's queue entry, if it is to have one."""
         if row[Column.SYS_FLAG] & _TRANSACTION_MASK in (_PREPARED, _ROLLBACK):
             return
+        is_next = False
         while True:
             queue = find_queue(self.buffer, row, self.table.slots, self.table.topics)
             if queue < 0:
@@ -73,7 +74,10 @@ class RowDispatch:
                 at = row[Column.QUEUE_OFFSET] * ENTRY_SIZE_BYTES
                 columns = self.table.queues[queue].tolist()
                 start, stop = columns[QueueColumn.FILE_START], columns[QueueColumn.FILE_STOP]
-                if at > columns[QueueColumn.NEXT]:
+                is_before = row[Column.PHYSICAL_OFFSET] < columns[QueueColumn.MAX_PHYSICAL]
+                if at >= columns[QueueColumn.NEXT] and is_before and not is_next:
+                    answer, is_next = self.decisions.comes_after_all, True
+                elif at > columns[QueueColumn.NEXT]:
                     answer = self.fill_gap
                 elif at < start or at + ENTRY_SIZE_BYTES > stop:
                     answer = self.decisions.map_queue_file

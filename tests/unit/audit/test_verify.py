@@ -17,6 +17,7 @@ from support.golden import CASES, golden_case, manifest
 from support.small_store import (
     CONFIG,
     LOG_FILE_BYTES,
+    QUEUE_FILE_BYTES,
     build_store,
     crashed,
     log_path,
@@ -26,7 +27,7 @@ from support.small_store import (
     put_all,
     read_log,
 )
-from support.store_files import overwrite_file
+from support.store_files import StoreFiles, made_again, overwrite_file
 from support.trees import tree_with_times
 
 COUNT = 200
@@ -267,6 +268,20 @@ def test_a_record_that_claims_the_place_of_another_is_reported(root, offsets):
     overwrite(root, offsets[40] + 20, claimed)
     report = verify(root)
     assert only(report, "queue-conflict").file == "consumequeue/Topic0/0"
+
+
+def test_a_topic_that_was_deleted_and_made_again_lacks_nothing_and_gets_nothing_back(tmp_path):
+    again = made_again(StoreFiles(tmp_path, LOG_FILE_BYTES, QUEUE_FILE_BYTES))
+    for bring_back in (repair_store, MessageStore.open):
+        found = [one for one in verify(tmp_path).findings if one.kind.startswith("queue")]
+        assert {one.kind for one in found} == {"queue-conflict"}
+        assert [one.reason[:9] for one in found] == ["5 records", "4 records"]
+        (tmp_path / "abort").touch()
+        done = bring_back(tmp_path, config=CONFIG)
+        if bring_back == MessageStore.open:
+            page = done.get("again", 0, 0)
+            assert [one.physical_offset for one in page.messages] == again
+            done.close()
 
 
 def test_a_slave_to_which_nothing_came_is_not_told_to_bring_files_back(tmp_path):

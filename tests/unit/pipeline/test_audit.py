@@ -46,7 +46,7 @@ from support.small_store import (
     read_log,
 )
 from support.sparse_log import QUEUE_FILE_SIZE, make_sparse_log
-from support.store_files import overwrite_file
+from support.store_files import StoreFiles, made_again, overwrite_file
 
 SPLITS = (7_000, 256 * MiB)
 QUEUE = "consumequeue/Topic0/0/" + file_name(0)
@@ -221,6 +221,12 @@ def lose_queue_besides_a_kill(root, offsets):
 SECOND = LOG_FILE_BYTES
 """Where the second log file begins."""
 
+
+def topic_made_again(root, _):
+    shutil.rmtree(root)
+    made_again(StoreFiles(root))
+
+
 DAMAGES = {
     "flip_body": ("log-damage", flip_body),
     "flip_queue_offset": (
@@ -287,6 +293,7 @@ DAMAGES = {
     "not_closed": ("abort", lambda root, _: crashed(root)),
     "not_dispatched": ("queue-missing", not_dispatched),
     "lose_queue_besides_a_kill": ("queue-missing", lose_queue_besides_a_kill),
+    "topic_made_again": ("queue-conflict", topic_made_again),
 }
 """What is broken, and a kind of finding that it has."""
 

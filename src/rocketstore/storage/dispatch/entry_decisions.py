@@ -155,6 +155,25 @@ class EntryDecisions:
             number, "it belongs before the queue's first file, or into a missing one"
         )
 
+    def comes_after_all(self, number: int) -> bool:
+        """Whether a record with a number past its queue's end comes after all that the queue has.
+
+        One from before its topic was deleted and made again does not; nor does it come back with
+        4.9, which passes over what lies before a queue's last record.
+        """
+        queue = self._queue_of(number)
+        return not self._is_before_last(number, queue) or self._refuse(
+            number, "its queue has later records with lower numbers"
+        )
+
+    def _is_before_last(self, number: int, queue: ConsumeQueue) -> bool:
+        """Whether a record lies before the one of its queue's last entry, if that is intact."""
+        own, last = int(self.columns.physical_offset[number]), queue.last_message()
+        if self.forced is None or last is None or last[1].physical_offset <= own:
+            return False
+        at, entry = last
+        return self._is_of_other(entry, own, queue.key, at)
+
     def fill_gap(self, number: int, count: int) -> bool:
         """Fill the queue up to a record, one of `count`, with fillers (K-C1)."""
         queue = self._queue_of(number)
@@ -299,6 +318,8 @@ class EntryDecisions:
         if queue is None:
             return
         if offset > queue.max_offset and not self._is_plausible_gap(number, queue, offset, count):
+            return
+        if offset >= queue.max_offset and self._is_before_last(number, queue):
             return
         old = queue.entry(offset)
         is_replaced = (

@@ -393,6 +393,22 @@ def test_a_forced_pass_leaves_a_number_to_the_intact_record_that_consumers_get_t
         assert parts.entries()[0][0] == both[which]
 
 
+@pytest.mark.parametrize("walked_from", [0, 4])  # 4: there would be a gap
+@pytest.mark.parametrize("is_further", [False, True])
+def test_nothing_that_a_topic_had_before_it_was_made_again_comes_back(
+    parts, is_further, walked_from
+):
+    placed = []
+    for number in (*range(6), *range(2)):
+        names = b"INNER_MULTI_DISPATCH\x01TopicA\x02INNER_MULTI_QUEUE_OFFSET\x01%d" % number
+        own = {"properties": names} if is_further else {"topic": b"TopicA", "queue_offset": number}
+        placed += parts.append(**own)
+    parts.dispatcher.start_at(placed[6])
+    parts.run()
+    parts.dispatcher.dispatch_range(placed[walked_from], parts.end)
+    assert [entry[0] for entry in parts.entries("TopicA")] == placed[6:]
+
+
 def test_a_forced_pass_after_a_cut_of_the_index_gives_the_same_bytes(parts):
     fill(parts)
     parts.run()
