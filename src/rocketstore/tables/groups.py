@@ -77,9 +77,10 @@ class SubscriptionGroups:
 
         Raises `StoreError` where the file cannot be written; nothing changed then.
         """
+        made = {one.group_name: one for one in groups}
+        new = {name: made[name] for name in made if not name.startswith(self._light)}
         with self._changing:
-            known, new = self.table, {one.group_name: one for one in groups}
-            new = {name: new[name] for name in new if not name.startswith(self._light)}
+            known = self.table
             version = self._file.settle(new)["dataVersion"]
             self.table = SubscriptionGroupTable(
                 msgspec.convert(version, DataVersion), known.subscription_group_table | new
