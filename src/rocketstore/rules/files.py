@@ -116,7 +116,7 @@ def usual_size(files: Sequence[File]) -> int:
 
 
 def usual_place(files: Iterable[File], file_size: int) -> int:
-    """Return where in multiples of a size most files begin: at 0, but of what is no whole log."""
+    """Return at which remainder of a size most files begin: at 0, but in a log that was cut out."""
     places = Counter(file.base % file_size for file in files if file_size)
     return max(places, key=lambda place: (places[place], place == 0), default=0)
 
