@@ -105,7 +105,10 @@ class Pulling(Part):
             wanted = self._checked(header, call)
         except Refused as refused:
             return refusal(refused, call, {})
-        place = _place(header, wanted)
+        place, offset = _place(header, wanted), header.commit_offset
+        # Before a read that may wait: what the client commits meanwhile is newer.
+        if offset is not None and header.sys_flag & COMMITS and self._keeps_offsets:
+            self._offsets.set(header.topic, header.consumer_group, header.queue_id, offset)
         if self._store.is_in_memory(*place):
             return self._found(header, call, wanted)
         return self._loop.once_read(
@@ -118,9 +121,6 @@ class Pulling(Part):
         if self._ends:
             return _refused_at_the_end()
         answer = self._page(header, wanted)
-        offset = header.commit_offset
-        if offset is not None and header.sys_flag & COMMITS and self._keeps_offsets:
-            self._offsets.set(header.topic, header.consumer_group, header.queue_id, offset)
         if answer.code == BrokerAnswer.PULL_NOT_FOUND and header.sys_flag & WAITS:
             return self._hold(header, call, wanted)
         return answer

@@ -32,15 +32,21 @@ def test_slow_disk_holds_its_own_pull_and_not_the_loop(monkeypatch):
     with Broker() as broker, Wire(broker.address) as wire:
         assert wire.ask(310, SEND, b"x").code == 0
         broker.store.wait_dispatched()
-        disk = SlowDisk(broker.store, monkeypatch)
+        disk, offsets = SlowDisk(broker.store, monkeypatch), broker.store.consumer_offsets
+
+        def commit_and_read():
+            assert offsets.get("orders", "G", 0) == 7
+            offsets.set("orders", "G", 0, 9)  # what comes later is not undone by the pull
+            disk.has_read.set()
+
         # Another request of the same connection is answered before the disk has read.
         found = wire.ask_while(
-            (11, {**PULL, "sysFlag": 5, "commitOffset": 7}, b""), disk.has_read.set
+            (11, {**PULL, "sysFlag": 5, "commitOffset": 7}, b""), commit_and_read
         )
         assert found.code == 0
         assert found.body == broker.store.get_raw("orders", 0, 0).records
         assert disk.asked == [("orders", 0, 0, 32, "*")]
-        assert broker.store.consumer_offsets.get("orders", "G", 0) == 7
+        assert offsets.get("orders", "G", 0) == 9
 
 
 def test_pull_that_waited_too_long_for_the_disk_is_refused(desk, monkeypatch):
