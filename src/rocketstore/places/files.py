@@ -167,9 +167,14 @@ def sync_all(paths: Iterable[Path | str]) -> None:
     at_once(sync_path, [*paths])
 
 
+def missing_directories(place: Path) -> list[Path]:
+    """Return the missing directories on the path of one, the directory itself first."""
+    return [one for one in (place, *place.parents) if not one.exists()]
+
+
 def make_directories(place: Path) -> None:
     """Make a directory and those above it that are missing, and bring their names to the disk."""
-    missing = [one for one in (place, *place.parents) if not one.exists()]
+    missing = missing_directories(place)
     place.mkdir(parents=True, exist_ok=True)
     sync_all(one.parent for one in missing)
 

@@ -135,7 +135,7 @@ def _listed(store: StorePlace) -> list[Segment]:
                 "directories",
             )
     file_size = usual_size(found)
-    # A stray file of another place is none of the log, as to every other reader.
+    # A stray file of another place is left out, as by every other reader.
     place = usual_place(found, file_size)
     found = [one for one in found if not file_size or one.base % file_size == place]
     last = len(found) - 1

@@ -25,7 +25,14 @@ from rocketstore.format.file_name import COMMIT_LOG_DIRECTORY
 from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.jobs.execution import map_batches
 from rocketstore.pipeline.jobs.sweeping import OWNER, claim
-from rocketstore.places.files import files_at, make_directories, plain_reads, sync_all, sync_path
+from rocketstore.places.files import (
+    files_at,
+    make_directories,
+    missing_directories,
+    plain_reads,
+    sync_all,
+    sync_path,
+)
 from rocketstore.places.location import is_remote, local_path
 from rocketstore.places.objects import ObjectStore
 from rocketstore.places.stores import SIGNS_OF_A_STORE
@@ -103,11 +110,6 @@ def remove_tree(directory: Path, *, may_return: bool = False) -> None:
             return
         time.sleep(PAUSE_S)
     shutil.rmtree(directory, ignore_errors=may_return)
-
-
-def missing_directories(place: Path) -> list[Path]:
-    """Return the missing directories on the path of one, the directory itself first."""
-    return [one for one in (place, *place.parents) if not one.exists()]
 
 
 def remove_empty(directories: Iterable[Path]) -> None:

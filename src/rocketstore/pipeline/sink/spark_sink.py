@@ -14,8 +14,9 @@ from pyspark.sql import datasource
 
 from rocketstore.errors import ConfigError
 from rocketstore.pipeline.environment import plain_errors
-from rocketstore.pipeline.jobs.publishing import missing_directories, remove_empty
+from rocketstore.pipeline.jobs.publishing import remove_empty
 from rocketstore.pipeline.sink import sink_writer
+from rocketstore.places.files import missing_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from rocketstore.errors import ArchiveError
-from rocketstore.pipeline.jobs.publishing import DELTA_LOG, missing_directories, remove_empty
-from rocketstore.places.files import entries_of, make_directories, sync_all
+from rocketstore.pipeline.jobs.publishing import DELTA_LOG, remove_empty
+from rocketstore.places.files import entries_of, make_directories, missing_directories, sync_all
 from rocketstore.places.location import is_remote, joined, local_path, refuse_secrets, uri_parts
 
 if TYPE_CHECKING:
