@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rocketstore.format.record import encode_blank
 from rocketstore.replication.link import Link, LinkBell
 from rocketstore.replication.protocol import FRAME, PeerError, Trouble, Welcome
 from rocketstore.replication.slave_session import SlaveSession
@@ -112,10 +113,11 @@ def test_a_slave_whose_compared_bytes_retention_took_on_the_master_follows_from_
     assert slave.data == data
 
 
-def test_a_slave_with_another_log_is_noticed_before_a_byte_is_appended():
+@pytest.mark.parametrize("records", [1, 2, 10])
+def test_a_slave_with_another_log_is_noticed_before_a_byte_is_appended(records):
     data, ends = real_log()
-    other = bytearray(data[: ends[9]])
-    other[ends[8] + 60] ^= 1
+    other = bytearray(data[: ends[records - 1]])
+    other[ends[records - 1] - 30] ^= 1
     slave = log_of(other)
     assert refusal(log_of(data), slave).trouble is Trouble.DIVERGED
     assert slave.data == other
@@ -295,6 +297,19 @@ def test_a_frame_that_leaves_a_file_names_the_size_of_files():
     with pytest.raises(PeerError, match="mappedFileSizeCommitLog") as refused:
         slave.receive(FRAME.pack(0, FILE_BYTES + 1) + bytes(FILE_BYTES + 1), 0)
     assert refused.value.trouble is Trouble.FILE_SIZE
+
+
+def test_a_blank_may_be_longer_than_any_record():
+    """Where a batch of many small messages did not fit into what was left of the file."""
+    data, ends = real_log()
+    left = FILE_BYTES - ends[0]
+    blank = encode_blank(left).ljust(left, b"\0")
+    slave = MemoryLog()
+    simulation = session_pair(log_of(data[: ends[0]] + blank + data[FILE_BYTES:]), slave)
+    simulation.limits = LIMITS._replace(longest_record_bytes=left - 1)
+    simulation.finish()
+    assert simulation.refusals == []
+    assert slave.end == len(data)
 
 
 def test_a_record_longer_than_the_limit_is_refused_before_it_fills_the_memory():

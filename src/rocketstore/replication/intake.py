@@ -1,7 +1,7 @@
 """Bytes of a master's log that are not yet in ours: whole records go on, the rest waits.
 
 Law: a byte reaches the log only as part of a record whose every check passed, its checksum
-included (K-H3), or of a BLANK that fills its file. What waits is never more than one record.
+included (K-H3), or of a BLANK that fills its file. What waits is never more than one of these.
 How derived: HAClient.dispatchReadRequest of 4.9 (spec B21.3), which appends what it gets.
 """
 
@@ -75,16 +75,15 @@ class Intake:
             return file_stop if waiting >= file_stop else 0  # too little room for a BLANK
         if waiting < _LEAST_BYTES <= file_stop:
             return 0
-        if reason is StopReason.BLANK:
-            needed = file_stop
-        elif reason is StopReason.TRUNCATED:
-            needed = int.from_bytes(self._waiting[:4], "big")
-        else:
+        if reason is StopReason.BLANK:  # long where a batch did not fit
+            return file_stop if waiting >= file_stop else 0
+        if reason is not StopReason.TRUNCATED:
             raise PeerError(
                 Trouble.DAMAGED,
                 f"at physical offset {self.end}: {reason.name}",
                 hint="run `rocketstore store verify` on the master; nothing of it was appended",
             )
+        needed = int.from_bytes(self._waiting[:4], "big")
         if waiting >= needed:
             return needed
         if needed > self.longest:

@@ -60,14 +60,15 @@ class SlaveSession:
         self._part_size = 0
         self._is_empty = log.end == log.begin
         # Where the next byte belongs, -1 in an empty log that no master has begun.
-        start = None if self._is_empty else known_start(log.read, log.file_size, log.end)
-        self._next = -1 if start is None else start
+        # A master of 4.9 takes 0 for "has nothing"; from 1 on all but one byte is compared.
+        start = -1 if self._is_empty else max(known_start(log.read, log.file_size, log.end), 1)
+        self._next = start
         self._intake = self._intake_at(log.end)
         self._has_heard = False
         self._signs_without_bytes = 0
         self._reported = 0 if self._is_empty else self._next
         self._greeting = NUMBER.pack(HELLO) + NUMBER.pack(self._reported)
-        self.is_following = self._next == log.end  # nothing to compare
+        self.is_following = False
         self.master_end = -1
 
     def _intake_at(self, end: int) -> Intake:

@@ -44,11 +44,7 @@ was lost in an accident of the master is newer than that, unless the loss is lar
 
 
 def known_start(read: Callable[[int, int], bytes | None], file_size: int, end: int) -> int:
-    """Return where a record begins, not far before the end of a log that is not empty.
-
-    It is never 0, which for a master of 4.9 means that there is nothing; so it is the end itself
-    where the log has one record.
-    """
+    """Return where a record begins, not far before the end of a log that is not empty."""
     back, base = COMPARED_BYTES, end - 1 - (end - 1) % file_size
     while (start := max(base, end - back)) > base:
         data = np.frombuffer(read(start, end - start) or b"", np.uint8)
@@ -56,7 +52,7 @@ def known_start(read: Callable[[int, int], bytes | None], file_size: int, end: i
         if found >= 0:
             return start + found
         back *= 4
-    return base or int.from_bytes(read(0, 4) or b"", "big")
+    return base
 
 
 class LogMark(Service):
@@ -78,7 +74,6 @@ class LogMark(Service):
 def marks_of(log: ReplicatedLog | PreadFiles, end: int) -> Marks:
     """Return the marks of a log up to `end`, where a record ends that is on the disk."""
     start = known_start(log.read, log.file_size, end)
-    start = end - 1 - (end - 1) % log.file_size if start >= end else start  # its first record
     held = log.read(start, end - start) or b""
     data, cols = np.frombuffer(held, np.uint8), new_columns(len(held) // FIXED_SIZE + 1)
     left = log.file_size - start % log.file_size
