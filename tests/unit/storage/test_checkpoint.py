@@ -20,8 +20,7 @@ def test_a_file_that_is_too_short_is_all_zeros(tmp_path):
     assert read_checkpoint(path) == Checkpoint()
 
 
-def test_a_new_file_has_4096_bytes_and_a_durable_name(tmp_path):
-    disk = FailingDisk()
+def test_a_new_file_has_4096_bytes_and_a_durable_name(tmp_path, disk):
     checkpoint = StoreCheckpoint(tmp_path / "checkpoint", disk=disk)
     checkpoint.advance(physic_ms=10, logics_ms=20, index_ms=30)
     checkpoint.flush()
@@ -57,8 +56,7 @@ def test_times_that_could_not_be_written_are_written_by_the_next_flush(tmp_path,
     assert read_checkpoint(path) == Checkpoint(7, 0, 0)
 
 
-def test_unchanged_times_cost_no_sync(tmp_path):
-    disk = FailingDisk()
+def test_unchanged_times_cost_no_sync(tmp_path, disk):
     checkpoint = StoreCheckpoint(tmp_path / "checkpoint", disk=disk)
     checkpoint.advance(physic_ms=1)
     checkpoint.flush()

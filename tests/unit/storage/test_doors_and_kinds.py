@@ -117,8 +117,7 @@ def test_what_is_put_by_any_door_is_found_by_every_reader(root, kind, door):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_times_lead_to_offsets(root, kind):
-    clock = Clock()
+def test_times_lead_to_offsets(root, kind, clock):
     with open_store(root, kind, clock=clock) as store:
         for one in messages():
             store.put(one)

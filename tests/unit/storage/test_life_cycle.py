@@ -8,7 +8,6 @@ import pytest
 from rocketstore import Message, MessageStore, StoreLockedError
 from rocketstore.storage.checkpoint import read_checkpoint
 from support.configured_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES, open_small, small_config
-from support.failing_disk import FailingDisk
 from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S
 from support.preallocation import wait_idle
@@ -73,8 +72,7 @@ def test_close_dispatches_what_is_left(tmp_path):
         assert len(reader.find(TOPIC, "k3")) == 1
 
 
-def test_abort_stays_when_not_everything_could_be_dispatched(tmp_path):
-    disk = FailingDisk()
+def test_abort_stays_when_not_everything_could_be_dispatched(tmp_path, disk):
     store = open_small(tmp_path / "store", disk=disk)
     put(store)
     disk.is_full = True
@@ -176,8 +174,7 @@ def test_listeners_hear_of_messages_until_they_are_removed(tmp_path):
 
 
 @pytest.mark.parametrize("end", [MessageStore.flush, MessageStore.close])
-def test_flush_and_close_put_log_queues_and_index_on_the_disk(tmp_path, end):
-    disk = FailingDisk()
+def test_flush_and_close_put_log_queues_and_index_on_the_disk(tmp_path, end, disk):
     with open_small(tmp_path / "store", disk=disk) as store:
         put(store)
         store.wait_dispatched()
@@ -193,8 +190,7 @@ def test_flush_and_close_put_log_queues_and_index_on_the_disk(tmp_path, end):
     assert synced[-1] == "checkpoint"
 
 
-def test_the_checkpoint_does_not_move_when_the_index_could_not_be_synced(tmp_path):
-    disk = FailingDisk()
+def test_the_checkpoint_does_not_move_when_the_index_could_not_be_synced(tmp_path, disk):
     store = open_small(tmp_path / "store", disk=disk)
     put(store)
     store.wait_dispatched()

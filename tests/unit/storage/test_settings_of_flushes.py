@@ -113,9 +113,8 @@ def test_the_log_is_flushed_whole_after_ten_seconds_or_as_long_as_the_setting_sa
     ids=str,
 )
 def test_a_turn_flushes_a_queue_from_two_new_pages_on_or_as_many_as_the_setting_says(
-    tmp_path, settings, entries, is_flushed
+    tmp_path, settings, entries, is_flushed, disk
 ):
-    disk = FailingDisk()
     with open_small(
         tmp_path / "store", disk=disk, mapped_file_size_consume_queue=20_000, **settings
     ) as store:

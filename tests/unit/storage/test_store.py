@@ -26,9 +26,9 @@ from rocketstore.storage.dispatch.dispatcher import Dispatcher
 from rocketstore.storage.results import GetMessageStatus, PutMessageStatus
 from rocketstore.storage.running_flags import RunningFlag
 from rocketstore.storage.workers import DISPATCH_ERROR_AFTER_MS
-from support.clock import START_MS, Clock
+from support.clock import START_MS
 from support.configured_store import small_config
-from support.failing_disk import FailingDisk, HeldDisk
+from support.failing_disk import HeldDisk
 from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S
 from support.public_calls import READS
@@ -70,12 +70,11 @@ def test_a_get_gives_what_was_put_from_the_offset_asked_for_on(tmp_path):
             assert [message.body for message in got] == put[offset:]
 
 
-def test_what_a_dead_writer_left_in_the_page_cache_is_synced_before_it_is_read(tmp_path):
+def test_what_a_dead_writer_left_in_the_page_cache_is_synced_before_it_is_read(tmp_path, disk):
     store = MessageStore.open(tmp_path, SMALL, threads=False)
     for _ in range(200):
         store.put(MESSAGE)
     parts_of(store).lock.release()
-    disk = FailingDisk()
     with MessageStore.open(tmp_path, SYNC, disk=disk, threads=False) as again:
         synced = disk.synced
         files = [file.path.name for file in parts_of(again).log.files.files]
@@ -84,12 +83,11 @@ def test_what_a_dead_writer_left_in_the_page_cache_is_synced_before_it_is_read(t
         assert again.flushed_physical_offset == again.max_physical_offset
 
 
-def test_without_sync_flush_the_first_flush_covers_what_a_dead_writer_left(tmp_path):
+def test_without_sync_flush_the_first_flush_covers_what_a_dead_writer_left(tmp_path, disk):
     store = MessageStore.open(tmp_path, SMALL, threads=False)
     for _ in range(200):
         store.put(MESSAGE)
     parts_of(store).lock.release()
-    disk = FailingDisk()
     with MessageStore.open(tmp_path, SMALL, disk=disk, threads=False) as again:
         parts = parts_of(again)
         files = {file.path.name for file in parts.log.files.files}
@@ -190,8 +188,7 @@ def test_consumers_of_a_sync_store_never_see_what_is_not_on_the_disk(tmp_path):
         assert store.by_id(second.message_id) is not None
 
 
-def test_a_failed_sync_at_the_end_is_raised_and_leaves_the_mark(tmp_path):
-    disk = FailingDisk()
+def test_a_failed_sync_at_the_end_is_raised_and_leaves_the_mark(tmp_path, disk):
     store = MessageStore.open(tmp_path, SMALL, disk=disk)
     store.put(MESSAGE)
     disk.fails_sync = {"*"}
@@ -203,8 +200,7 @@ def test_a_failed_sync_at_the_end_is_raised_and_leaves_the_mark(tmp_path):
         assert again.max_offset("orders", 0) == 1
 
 
-def test_an_error_inside_the_block_is_not_hidden_by_one_of_the_end(tmp_path):
-    disk = FailingDisk()
+def test_an_error_inside_the_block_is_not_hidden_by_one_of_the_end(tmp_path, disk):
 
     def work() -> None:
         with MessageStore.open(tmp_path, SMALL, disk=disk) as store:
@@ -217,8 +213,7 @@ def test_an_error_inside_the_block_is_not_hidden_by_one_of_the_end(tmp_path):
     MessageStore.open(tmp_path, SMALL).close()
 
 
-def test_dispatch_that_fails_for_30_s_refuses_puts_until_it_works(tmp_path, monkeypatch):
-    clock = Clock()
+def test_dispatch_that_fails_for_30_s_refuses_puts_until_it_works(tmp_path, monkeypatch, clock):
     monkeypatch.setattr(workers_module, "monotonic_ms", clock)
     with MessageStore.open(tmp_path, SMALL, threads=False) as store:
         workers, refused = workers_of(store), PutMessageStatus.SERVICE_NOT_AVAILABLE

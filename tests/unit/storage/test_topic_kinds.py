@@ -15,7 +15,7 @@ from rocketstore.cli.application import run
 from rocketstore.config import BrokerRole
 from rocketstore.errors import StoreClosedError
 from rocketstore.storage.store import BaseStore
-from support.clock import START_MS, Clock
+from support.clock import START_MS
 from support.faulty_disk import FaultyDisk
 from support.inside import parts_of
 from support.reading import all_messages
@@ -250,9 +250,8 @@ def test_a_topic_with_messages_on_the_disk_that_the_table_calls_one_in_memory_ta
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("waits_for", ["time", "commit"])
 def test_a_message_that_waited_reaches_a_further_topic_that_became_of_another_kind(
-    root, kind, waits_for
+    root, kind, waits_for, clock
 ):
-    clock = Clock()
     with open_store(root, clock=clock) as store:
         asked = {"INNER_MULTI_DISPATCH": "%LMQ%light,further,plain", "colour": "red"}
         half = None
@@ -278,8 +277,7 @@ def test_a_message_that_waited_reaches_a_further_topic_that_became_of_another_ki
         assert "INNER_MULTI_DISPATCH" not in copy.properties
 
 
-def test_a_message_that_waited_for_a_topic_in_memory_reaches_its_further_queues(root):
-    clock = Clock()
+def test_a_message_that_waited_for_a_topic_in_memory_reaches_its_further_queues(root, clock):
     with open_store(root, clock=clock) as store:
         asked = {"INNER_MULTI_DISPATCH": "plain,packed,quick", "DELAY": "1"}
         store.put(Message(topic="t", body=b"1", properties=asked)).raise_for_status()

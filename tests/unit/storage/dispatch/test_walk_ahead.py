@@ -52,9 +52,8 @@ def walkers():
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.usefixtures("ahead")
 def test_a_damaged_store_is_recovered_to_the_same_bytes_with_and_without(
-    policy, seed, tmp_path, monkeypatch
+    policy, seed, tmp_path, monkeypatch, clock
 ):
-    clock = Clock()
     original = tmp_path / "original"
     build_store(original, COUNT, clock, body_size=random.Random(seed).choice([40, 200, 700]))
     crashed(original)

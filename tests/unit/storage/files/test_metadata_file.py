@@ -33,8 +33,7 @@ def test_the_former_content_is_kept_as_backup(path):
     assert backup_path(path).read_bytes() == b"good 2"
 
 
-def test_bytes_are_synced_before_they_get_the_name_and_the_name_after(path):
-    disk = FailingDisk()
+def test_bytes_are_synced_before_they_get_the_name_and_the_name_after(path, disk):
     write_atomically(path, b"good", disk=disk)
     assert disk.calls[-4:] == [
         ("write_at", "topics.json.tmp"),
@@ -44,8 +43,7 @@ def test_bytes_are_synced_before_they_get_the_name_and_the_name_after(path):
     ]
 
 
-def test_both_names_are_made_durable_by_one_sync(path):
-    disk = FailingDisk()
+def test_both_names_are_made_durable_by_one_sync(path, disk):
     write_atomically(path, b"good 1", disk=disk)
     disk.calls.clear()
     write_atomically(path, b"good 2", disk=disk)
@@ -58,8 +56,7 @@ def test_both_names_are_made_durable_by_one_sync(path):
     ]
 
 
-def test_a_failed_sync_leaves_the_old_content(path):
-    disk = FailingDisk()
+def test_a_failed_sync_leaves_the_old_content(path, disk):
     write_atomically(path, b"good 1", disk=disk)
     disk.fails_sync = {"topics.json.tmp"}
     with pytest.raises(OSError, match="error") as caught:
@@ -68,8 +65,7 @@ def test_a_failed_sync_leaves_the_old_content(path):
     assert path.read_bytes() == b"good 1"
 
 
-def test_a_broken_file_never_becomes_the_backup(path):
-    disk = FailingDisk()
+def test_a_broken_file_never_becomes_the_backup(path, disk):
     write_atomically(path, b"good 1", disk=disk)
     write_atomically(path, b"good 2", disk=disk)
     path.write_bytes(b"torn")

@@ -82,8 +82,7 @@ def test_the_first_file_of_a_log_is_made_alone(tmp_path):
     files.close()
 
 
-def test_closing_deletes_files_that_nobody_took(tmp_path):
-    disk = FailingDisk()
+def test_closing_deletes_files_that_nobody_took(tmp_path, disk):
     files = preallocator(tmp_path, disk)
     files.thread.start()
     files.take(0)
@@ -148,8 +147,7 @@ def test_no_file_is_made_after_one_that_a_put_makes_itself(tmp_path):
     files.close()
 
 
-def test_a_full_disk_fails_the_put_that_needs_the_file_not_the_thread(tmp_path):
-    disk = FailingDisk()
+def test_a_full_disk_fails_the_put_that_needs_the_file_not_the_thread(tmp_path, disk):
     files = preallocator(tmp_path, disk)
     files.thread.start()
     disk.is_full = True
@@ -164,8 +162,7 @@ def test_a_full_disk_fails_the_put_that_needs_the_file_not_the_thread(tmp_path):
     files.close()
 
 
-def test_no_file_is_made_ahead_that_would_take_the_last_room(tmp_path):
-    disk = FailingDisk()
+def test_no_file_is_made_ahead_that_would_take_the_last_room(tmp_path, disk):
     disk.room = lambda _path: (9 * SIZE, 7 * SIZE, 2 * SIZE - 1)
     files = preallocator(tmp_path, disk)
     files.thread.start()
@@ -192,8 +189,7 @@ class RecordingWarmUp(WarmUp):
         self.released.set()
 
 
-def test_a_warmed_file_is_all_zeros_and_in_memory(tmp_path):
-    disk = FailingDisk()
+def test_a_warmed_file_is_all_zeros_and_in_memory(tmp_path, disk):
     files = preallocator(tmp_path, disk, warm_up=WarmUp(flush_every_pages=2, flush=True))
     file = files.take(0)
     assert file.path.read_bytes() == bytes(SIZE)

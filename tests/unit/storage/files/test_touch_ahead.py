@@ -28,7 +28,6 @@ from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.log.commit_log import CommitLog
 from rocketstore.units import KiB, QueueKey
 from support.clock import Clock
-from support.failing_disk import FailingDisk
 from support.log_parts import LogParts
 from support.mapped_bytes import append_bytes, resident_bytes
 from support.patience import PATIENCE_S, wait_until
@@ -174,8 +173,7 @@ def test_a_slow_writer_is_left_alone(tmp_path):
     assert touch.asked == []
 
 
-def test_windows_change_nothing_in_what_is_written(tmp_path):
-    clock = Clock()
+def test_windows_change_nothing_in_what_is_written(tmp_path, clock):
     plain = log_with(tmp_path / "a", RecordingTouch(), clock)
     plain.touch_ahead = None
     touched = log_with(tmp_path / "b", TouchAhead(), clock)
@@ -198,8 +196,7 @@ def test_touching_changes_no_byte_and_stays_inside_the_file(tmp_path):
     assert not touch_pages(file, FILE_BYTES, FILE_BYTES + 1)
 
 
-def test_pages_without_room_on_the_disk_are_never_touched(tmp_path):
-    disk = FailingDisk()
+def test_pages_without_room_on_the_disk_are_never_touched(tmp_path, disk):
     disk.is_sparse = True
     file = MappedFile.create(tmp_path / "file", base=0, size=FILE_BYTES, disk=disk)
     assert not touch_pages(file, 0, FILE_BYTES)

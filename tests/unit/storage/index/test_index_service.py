@@ -19,7 +19,6 @@ from rocketstore.storage.index.index_service import IndexService
 from rocketstore.storage.index.pread_index import PreadIndex
 from support.clock import Clock
 from support.dispatch_parts import INDEX_LAYOUT, DispatchParts
-from support.failing_disk import FailingDisk
 from support.golden_stores import golden_store
 from support.index_answers import candidates
 from support.index_answers import find as find_in
@@ -228,9 +227,8 @@ def test_messages_without_keys_make_no_index_file(parts):
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_names_rise_whatever_the_clock_says(tmp_path):
+def test_names_rise_whatever_the_clock_says(tmp_path, clock):
     """K-I4: two files within a millisecond, or a clock set back."""
-    clock = Clock()
     index, _ = open_index(tmp_path, clock=clock)
     for step in (0, 0, -5000, 7):
         clock.now_ms += step
@@ -246,9 +244,8 @@ def test_names_rise_whatever_the_clock_says(tmp_path):
     assert again.files[-1].name > names[-1]
 
 
-def test_a_file_that_cannot_be_made_leaves_nothing_behind(tmp_path):
+def test_a_file_that_cannot_be_made_leaves_nothing_behind(tmp_path, disk):
     """K-I7: Java leaves 420 MB behind at each attempt."""
-    disk = FailingDisk()
     disk.is_full = True
     index, _ = open_index(tmp_path, disk=disk)
     for _ in range(3):
@@ -261,10 +258,9 @@ def test_a_file_that_cannot_be_made_leaves_nothing_behind(tmp_path):
 @pytest.mark.parametrize("later_ms", [0, 2])
 @pytest.mark.parametrize("place", ["reserve", "close_descriptor"])
 def test_a_file_whose_making_was_interrupted_is_gone_after_the_next_roll(
-    tmp_path, monkeypatch, place, later_ms
+    tmp_path, monkeypatch, place, later_ms, clock
 ):
     """Also within the millisecond that named it; nor does a flush look for it."""
-    clock = Clock()
     index, _ = open_index(tmp_path, clock=clock)
     index.roll()
     put(index, "k", 0, 1_700_000_000_000)
@@ -288,14 +284,13 @@ def test_a_file_whose_making_was_interrupted_is_gone_after_the_next_roll(
     assert index.flush()
 
 
-def test_a_sparse_file_of_java_is_used_when_the_disk_has_room_again(tmp_path):
+def test_a_sparse_file_of_java_is_used_when_the_disk_has_room_again(tmp_path, disk):
     """Opening does not fail on a full disk, and nothing is written into a hole of the file."""
 
     path = tmp_path / "index" / "20261121045310987"
     path.parent.mkdir()
     with path.open("wb") as file:
         file.truncate(IndexLayout(500, 2000).size_bytes)
-    disk = FailingDisk()
     disk.is_full = True
     parts = DispatchParts(tmp_path, disk=disk, index_layout=IndexLayout(500, 2000))
     disk.is_full = False
@@ -327,9 +322,8 @@ def test_strange_files_are_passed_over_and_a_half_made_one_is_finished(tmp_path,
     assert str(problems[0]).startswith(str(problems[0].path))
 
 
-def test_files_that_know_only_expired_records_go_and_the_newest_stays(tmp_path):
+def test_files_that_know_only_expired_records_go_and_the_newest_stays(tmp_path, disk):
     """K-I10 is kept: the newest file takes the next item."""
-    disk = FailingDisk()
     index, _ = open_index(tmp_path, disk=disk)
     for number in range(20):
         put(index, "k", number, 1000)
@@ -398,9 +392,8 @@ def test_a_first_item_that_is_left_alone_is_as_old_as_its_file(index):
 # --- durability -----------------------------------------------------------------------------------
 
 
-def test_a_flush_syncs_the_newest_file_long_before_it_is_full(tmp_path):
+def test_a_flush_syncs_the_newest_file_long_before_it_is_full(tmp_path, disk):
     """K-I2: Java syncs a file only when it is full, and never the newest."""
-    disk = FailingDisk()
     index, _ = open_index(tmp_path, disk=disk)
     put(index, "k", 1, 1000)
     disk.calls.clear()
@@ -413,8 +406,7 @@ def test_a_flush_syncs_the_newest_file_long_before_it_is_full(tmp_path):
     assert len(disk.synced) == 2
 
 
-def test_after_a_failed_sync_nothing_is_promised_any_more(tmp_path):
-    disk = FailingDisk()
+def test_after_a_failed_sync_nothing_is_promised_any_more(tmp_path, disk):
     index, _ = open_index(tmp_path, disk=disk)
     put(index, "k", 1, 1000)
     disk.fails_sync = {"*"}

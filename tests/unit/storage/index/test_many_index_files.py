@@ -4,7 +4,6 @@ import msgspec
 
 from rocketstore import Message, MessageStore
 from rocketstore.storage.index import index_service
-from support.clock import Clock
 from support.descriptors import open_descriptors
 from support.inside import parts_of
 from support.small_store import CONFIG, crashed
@@ -19,10 +18,9 @@ def mapped(store: MessageStore) -> int:
 
 
 def test_an_index_of_many_files_keeps_an_eighth_of_the_maps_and_finds_every_key(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, clock
 ):
     monkeypatch.setattr(index_service, "most_mapped_files", lambda: MOST)
-    clock = Clock()
 
     def check(store: MessageStore) -> None:
         for number in range(COUNT):

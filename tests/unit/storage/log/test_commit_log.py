@@ -10,7 +10,6 @@ from rocketstore.format.host import encode_host
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rocketstore.native.log_end import Record
 from rocketstore.units import QueueKey
-from support.failing_disk import FailingDisk
 from support.log_parts import LOG_FILE_BYTES, LogParts
 from support.mapped_bytes import is_read_at_random
 from support.oracle.record import decode_record
@@ -137,8 +136,7 @@ def test_a_number_that_does_not_fit_its_field_makes_no_record(field, limit):
             Record(b"", b"", BORN, **{field: odd})
 
 
-def test_a_sparse_file_is_written_page_by_page_after_probing(tmp_path):
-    disk = FailingDisk()
+def test_a_sparse_file_is_written_page_by_page_after_probing(tmp_path, disk):
     disk.is_sparse = True
     parts = LogParts(tmp_path, disk=disk, log_file_bytes=4 * 1024 * 1024)
     for _ in range(2000):

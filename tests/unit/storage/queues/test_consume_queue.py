@@ -23,7 +23,6 @@ from rocketstore.storage.queues.pread_queue import PreadQueue
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
 from rocketstore.units import QueueKey
 from support.descriptors import open_descriptors
-from support.failing_disk import FailingDisk
 from support.golden_stores import golden_store
 from support.mapped_bytes import is_read_at_random
 from support.oracle.codecs import encode_entry
@@ -431,8 +430,7 @@ def test_a_flush_syncs_what_changed_and_nothing_twice(tmp_path, log_min, disk):
     assert disk.synced[2:] == [f"{100:020d}"]
 
 
-def test_dispatch_syncs_no_name_of_a_new_queue_and_its_first_flush_all(tmp_path, log_min):
-    disk = FailingDisk()
+def test_dispatch_syncs_no_name_of_a_new_queue_and_its_first_flush_all(tmp_path, log_min, disk):
     table = open_table(tmp_path, log_min, disk)
     put(table.get_or_create(KEY), range(3))
     assert disk.count("fsync_directory") == 0
@@ -444,9 +442,8 @@ def test_dispatch_syncs_no_name_of_a_new_queue_and_its_first_flush_all(tmp_path,
     assert disk.count("fsync_directory") == 3
 
 
-def test_a_flush_of_many_new_queues_syncs_each_directory_once(tmp_path, log_min):
+def test_a_flush_of_many_new_queues_syncs_each_directory_once(tmp_path, log_min, disk):
     """Names come after all bytes, and an interrupt between them leaves none of them out."""
-    disk = FailingDisk()
     table = open_table(tmp_path, log_min, disk)
     for topic, queue_id in itertools.product(("orders", "bills"), range(20)):
         put(table.get_or_create(QueueKey(topic, queue_id)), range(3))

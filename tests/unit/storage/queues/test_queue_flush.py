@@ -12,12 +12,11 @@ from rocketstore.storage.checkpoint import (
     read_known_ends,
 )
 from support.dispatch_parts import DispatchParts
-from support.failing_disk import FailingDisk
 
 
 @pytest.fixture
-def parts(tmp_path):
-    return DispatchParts(tmp_path, disk=FailingDisk())
+def parts(tmp_path, disk):
+    return DispatchParts(tmp_path, disk=disk)
 
 
 @pytest.fixture
@@ -42,8 +41,8 @@ def times(parts):
     return tuple(read_checkpoint(parts.root / "checkpoint"))
 
 
-def dispatch(parts, stored):
-    parts.append(properties=b"KEYS\x01k", store_timestamp_ms=stored)
+def dispatch(parts, stored, count=1):
+    parts.append(count, properties=b"KEYS\x01k", store_timestamp_ms=stored)
     parts.run()
 
 
@@ -80,40 +79,28 @@ def test_a_flush_is_thorough_once_the_interval_is_over_and_not_before(parts, set
         assert flusher.run_once() is True
 
 
-def test_every_file_of_the_index_is_synced_before_the_checkpoint_moves(tmp_path):
+def test_every_file_of_the_index_is_synced_before_the_checkpoint_moves(parts, flusher, disk):
     """Also a full one that others followed: nothing else syncs it when the next is made."""
-    disk = FailingDisk()
-    parts = DispatchParts(tmp_path, disk=disk)
-    flusher = flusher_of(parts)
-    parts.append(20, properties=b"KEYS\x01k", store_timestamp_ms=5000)
-    parts.run()
+    dispatch(parts, 5000, count=20)
     names = [file.file.path.name for file in parts.index.files]
     assert len(names) > 2
     disk.calls.clear()  # making a file syncs it too
     assert flusher.flush_all()
-    synced = [name for what, name in disk.calls if what == "fdatasync"]
-    assert set(names) <= set(synced[: synced.index("checkpoint")])
+    assert set(names) <= set(disk.synced[: disk.synced.index("checkpoint")])
     assert times(parts) == (0, 5000, 5000)
 
 
-def test_a_full_index_file_is_synced_in_the_next_turn_and_once(tmp_path):
-    disk = FailingDisk()
-    parts = DispatchParts(tmp_path, disk=disk)
-    flusher = flusher_of(parts)
-    parts.append(20, properties=b"KEYS\x01k", store_timestamp_ms=5000)
-    parts.run()
+def test_a_full_index_file_is_synced_in_the_next_turn_and_once(parts, flusher, disk):
+    dispatch(parts, 5000, count=20)
     *full, _newest = [file.file.path.name for file in parts.index.files]
     assert full
     disk.calls.clear()
-    assert flusher.run_once() is False
-    assert flusher.run_once() is False
-    assert [name for what, name in disk.calls if what == "fdatasync" and name in full] == full
+    assert [flusher.run_once() for _ in range(2)] == [False, False]
+    assert [name for name in disk.synced if name in full] == full
     assert times(parts) == (0, 0, 0), "only a thorough flush moves the checkpoint"
 
 
-def test_ends_for_which_there_was_no_room_are_written_by_the_next_flush(tmp_path):
-    parts = DispatchParts(tmp_path, disk=FailingDisk())
-    flusher = flusher_of(parts)
+def test_ends_for_which_there_was_no_room_are_written_by_the_next_flush(parts, flusher):
     dispatch(parts, 5000)
     parts.disk.is_full = True
     with pytest.raises(StoreFullError):  # of the checkpoint

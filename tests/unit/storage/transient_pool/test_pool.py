@@ -11,7 +11,6 @@ from rocketstore import StoreError, StoreFullError, SystemRefusedError
 from rocketstore.storage import transient_pool as pool_module
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.transient_pool import PooledFile, TransientStorePool
-from support.failing_disk import FailingDisk
 from support.said import capture_logs
 
 SIZE = 128 * 1024
@@ -211,8 +210,7 @@ def test_failing_fast_no_file_is_made_without_a_buffer(tmp_path):
     assert isinstance(new_file(pool, tmp_path, SIZE), PooledFile)
 
 
-def test_a_file_that_cannot_be_made_leaves_its_buffer_free(tmp_path):
-    disk = FailingDisk()
+def test_a_file_that_cannot_be_made_leaves_its_buffer_free(tmp_path, disk):
     disk.is_full = True
     pool = new_pool()
     with pytest.raises(StoreFullError):
@@ -221,8 +219,7 @@ def test_a_file_that_cannot_be_made_leaves_its_buffer_free(tmp_path):
     assert pool.free_count == 5
 
 
-def test_what_the_disk_refuses_stays_in_the_buffer_and_is_written_the_next_time(tmp_path):
-    disk = FailingDisk()
+def test_what_the_disk_refuses_stays_in_the_buffer_and_is_written_the_next_time(tmp_path, disk):
     file = new_file(new_pool(), tmp_path, disk=disk)
     put(file, b"abc")
     disk.is_full = True
@@ -259,8 +256,7 @@ def test_short_writes_are_gone_on_with(tmp_path, monkeypatch):
     assert file.path.read_bytes()[:256] == bytes(range(256))
 
 
-def test_where_blocks_cannot_be_had_ahead_room_is_probed_beside_what_is_committed(tmp_path):
-    disk = FailingDisk()
+def test_where_blocks_cannot_be_had_ahead_room_is_probed_beside_what_is_committed(tmp_path, disk):
     disk.is_sparse = True
     file = PooledFile.create(tmp_path / "0", base=0, size=4 * 1024 * 1024, disk=disk)
     pool = TransientStorePool(1, file.size, lock=False, fails_fast=False)

@@ -29,7 +29,6 @@ from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.transient_pool import PooledFile
 from support.clock import START_MS, TickingClock
 from support.configured_store import LOG_FILE_BYTES, open_small, small_config
-from support.failing_disk import FailingDisk
 from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S, wait_until
 from support.pooled_store import BODY, fill_file, in_files, open_pooled
@@ -162,8 +161,7 @@ def test_a_message_is_read_from_the_pool_by_its_offset(tmp_path):
         assert store.at_physical_offset(third.physical_offset).body == b"third"
 
 
-def test_what_cannot_be_committed_cannot_be_read_by_its_offset(tmp_path):
-    disk = FailingDisk()
+def test_what_cannot_be_committed_cannot_be_read_by_its_offset(tmp_path, disk):
     with open_pooled(tmp_path, disk=disk) as store:
         result = put(store)
         disk.is_full = True
@@ -198,8 +196,7 @@ def test_a_task_of_asyncio_waits_for_what_is_in_the_pool_too(tmp_path):
     assert asyncio.run(run()) == [b"x"]
 
 
-def test_a_flush_commits_and_syncs_everything(tmp_path):
-    disk = FailingDisk()
+def test_a_flush_commits_and_syncs_everything(tmp_path, disk):
     with open_pooled(tmp_path, disk=disk) as store:
         put(store)
         store.flush()
@@ -298,8 +295,7 @@ def test_a_full_file_is_committed_to_its_end_before_its_buffer_is_another_s(tmp_
     assert verify_store(tmp_path).findings == []
 
 
-def test_nothing_is_written_through_a_mapping_before_all_before_it_is_committed(tmp_path):
-    disk = FailingDisk()
+def test_nothing_is_written_through_a_mapping_before_all_before_it_is_committed(tmp_path, disk):
     with open_pooled(tmp_path, transient_store_pool_size=1, disk=disk) as store:
         put(store)
         parts_of(store).preallocator._ready[LOG_FILE_BYTES] = ahead = file_at(store, LOG_FILE_BYTES)
@@ -419,8 +415,7 @@ def test_a_put_that_comes_to_the_lock_of_a_closing_store_is_refused(tmp_path):
 # --- what the system refuses ----------------------------------------------------------------------
 
 
-def test_while_nothing_can_be_committed_puts_are_refused_and_nothing_is_lost(tmp_path):
-    disk = FailingDisk()
+def test_while_nothing_can_be_committed_puts_are_refused_and_nothing_is_lost(tmp_path, disk):
     with open_pooled(tmp_path, disk=disk) as store:
         put(store, b"kept")
         disk.is_full = True
@@ -441,8 +436,7 @@ def test_while_nothing_can_be_committed_puts_are_refused_and_nothing_is_lost(tmp
         assert bodies(store) == [b"kept", b"again"]
 
 
-def test_a_store_that_cannot_commit_is_closed_by_another_call(tmp_path):
-    disk = FailingDisk()
+def test_a_store_that_cannot_commit_is_closed_by_another_call(tmp_path, disk):
     store = open_pooled(tmp_path, disk=disk, threads=True, commit_interval_commit_log=3_600_000)
     store.wait_dispatched()
     disk.is_full = True
@@ -609,8 +603,7 @@ def test_when_its_thread_dies_puts_are_refused_and_close_commits(tmp_path):
         assert [message.body for message in reader.get(TOPIC, 0, 0).messages] == [b"kept"]
 
 
-def test_the_thread_goes_on_after_what_the_disk_refused(tmp_path):
-    disk = FailingDisk()
+def test_the_thread_goes_on_after_what_the_disk_refused(tmp_path, disk):
     with open_pooled(
         tmp_path, TickingClock(), disk=disk, threads=True, commit_interval_commit_log=1
     ) as store:
