@@ -9,7 +9,7 @@ A program gives settings by name; a ``broker.conf`` of 4.9 is read as it is::
     48
 
 `store_options` and `service_options` declare the options, each with its unit, limits and meaning;
-`store_config` brings them together; `sources` merges file, environment and command line; `files`
+`store_config` checks them; `sources` merges file, environment and command line; `files`
 learns sizes that are not set from the files of an existing store.
 
 Law: a `StoreConfig` that exists is within its limits. No key is ignored in silence, and a set size

@@ -1,8 +1,7 @@
 """What one option is: its ``broker.conf`` key, its unit and limits, and the check of a value.
 
-Each owner of options declares them as the fields of a struct that extends `Options`: a field's name
-is the snake case of its key, its annotation holds unit and limits, the text below it says what it
-does and when to change it.
+Options are declared as the fields of a struct: a field's name is the snake case of its key, its
+annotation holds unit and limits, the text below it says what it does and when to change it.
 """
 
 import enum
@@ -44,10 +43,6 @@ class Option(NamedTuple):
     low: float | None = None
     high: float = INT32_MAX
     ours: bool = False
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_key):
-    """The base of the options of one owner."""
 
 
 class FieldSpec(NamedTuple):

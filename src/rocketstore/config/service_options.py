@@ -1,9 +1,10 @@
-"""The options of what works on an open store, a struct for each owner."""
+"""The options of what works on an open store, by owner."""
 
 import enum
 from typing import Annotated
 
-from rocketstore.config.option import Option, Options
+from rocketstore.config.option import Option
+from rocketstore.config.store_options import StoreOptions
 from rocketstore.units import MiB
 
 
@@ -15,17 +16,17 @@ class BrokerRole(enum.Enum):
     SLAVE = "SLAVE"
 
 
-class MetricsOptions(Options, frozen=True, kw_only=True):
-    """Of `rocketstore.metrics`."""
+class ServiceOptions(StoreOptions, frozen=True, kw_only=True):
+    """Those of services, beside those of the store itself."""
+
+    # --- rocketstore.metrics ----------------------------------------------------------------------
 
     metrics_port: Annotated[int, Option("-", 0, 65_535, ours=True)] = 0
     """Port on which an open store serves its numbers to Prometheus; 0 serves none."""
     metrics_host: Annotated[str, Option(ours=True)] = "127.0.0.1"
     """Address of that port; this machine's own unless set. 0.0.0.0 is every address."""
 
-
-class DelayOptions(Options, frozen=True, kw_only=True):
-    """Of `rocketstore.delay`."""
+    # --- rocketstore.delay ------------------------------------------------------------------------
 
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """Delays of the levels 1, 2, …: numbers with s, m, h or d. They give the tags code of delayed
@@ -33,16 +34,12 @@ class DelayOptions(Options, frozen=True, kw_only=True):
     flush_delay_offset_interval: Annotated[int, Option("ms", 1)] = 10_000
     """How often the progress of delayed messages is saved."""
 
-
-class ConsumingOptions(Options, frozen=True, kw_only=True):
-    """Of `rocketstore.consuming`."""
+    # --- rocketstore.consuming --------------------------------------------------------------------
 
     flush_consumer_offset_interval: Annotated[int, Option("ms", 1)] = 5_000
     """How often the offsets of groups are saved: that much is consumed again after a kill."""
 
-
-class TransactionOptions(Options, frozen=True, kw_only=True):
-    """Of `rocketstore.transaction`."""
+    # --- rocketstore.transaction ------------------------------------------------------------------
 
     transaction_check_interval: Annotated[int, Option("ms", 1)] = 60_000
     """Pause between two checks of open transactions."""
@@ -51,9 +48,27 @@ class TransactionOptions(Options, frozen=True, kw_only=True):
     transaction_check_max: Annotated[int, Option("count", 0)] = 15
     """How often a producer is asked about a half message before it is discarded."""
 
+    # --- further queues of a message, and extensions of queues ------------------------------------
 
-class ReplicationOptions(Options, frozen=True, kw_only=True):
-    """Of `rocketstore.replication`, and the part that a store has in it."""
+    enable_multi_dispatch: bool = False
+    """Accept messages that name further queues. Records in the log go there in any case."""
+    enable_lmq: bool = False
+    """Let such further queues be light ones, which have one queue each."""
+    max_lmq_consume_queue_num: Annotated[int, Option("count", 0)] = 20_000
+    """Most light queues that puts make."""
+    enable_consume_queue_ext: bool = False
+    """Keep tags, store time and bit map of each queue entry in a file beside the queue, as SQL
+    filters of 4.9 need it."""
+    mapped_file_size_consume_queue_ext: Annotated[int | None, Option("bytes", 64)] = None
+    """Length of such a file; unset is learnt from the files, else 48 MiB."""
+    enable_calc_filter_bit_map: bool = False
+    """Keep there which consumers' filters a message may match; needs enableConsumeQueueExt."""
+    expect_consumer_num_use_filter: Annotated[int, Option("count", 1, 100_000)] = 32
+    """Consumers with a filter that a bit map is made for; with more it excludes less."""
+    max_error_rate_of_bloom_filter: Annotated[int, Option("%", 1, 99)] = 20
+    """How often a bit map may name a consumer that does not want the message."""
+
+    # --- rocketstore.replication, and the part that a store has in it -----------------------------
 
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
     """Part in replication; a SLAVE refuses puts of its own, those of a SYNC_MASTER wait for

@@ -1,8 +1,8 @@
 """The options of a store: those of 4.9's ``broker.conf`` under correct names, and a few of ours.
 
-Each owner has its own (`store_options`, `service_options`), which `StoreConfig` brings together:
-`FIELDS` is the one table that the range checks, the parser of ``broker.conf``, ``help`` and the
-documentation's test read.
+`store_options` has those of the store itself, `service_options` those of its services. `FIELDS` is
+the one table that the range checks, the parser of ``broker.conf``, ``help`` and the documentation's
+test read.
 
 Law: a `StoreConfig` that exists is within its limits. Sizes that are None are learnt from the files
 of an existing store (`rocketstore.config.files`), else they are Java's defaults.
@@ -16,58 +16,17 @@ import linecache
 import re
 import sys
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
-
-import msgspec
+from typing import Any, Final, get_type_hints
 
 from rocketstore.config.grammars import parse_delay_levels, parse_delete_hours
-from rocketstore.config.option import FieldSpec, Options, check_value, field_specs
-from rocketstore.config.service_options import (
-    BrokerRole,
-    ConsumingOptions,
-    DelayOptions,
-    MetricsOptions,
-    ReplicationOptions,
-    TransactionOptions,
-)
-from rocketstore.config.store_options import SMALL_SIZES, FlushDiskType, QueueOptions, StoreOptions
+from rocketstore.config.option import FieldSpec, check_value, field_specs
+from rocketstore.config.service_options import BrokerRole, ServiceOptions
+from rocketstore.config.store_options import SMALL_SIZES, FlushDiskType, StoreOptions
 from rocketstore.errors import ConfigError, FormatError
 from rocketstore.format.host import encode_host
 
-OWNERS: Final = (
-    StoreOptions,
-    MetricsOptions,
-    DelayOptions,
-    ConsumingOptions,
-    TransactionOptions,
-    QueueOptions,
-    ReplicationOptions,
-)
-"""Whose options they are, in the order of the page and of ``rocketstore config show``."""
 
-if TYPE_CHECKING:
-
-    class _Options(
-        StoreOptions, MetricsOptions, DelayOptions, ConsumingOptions, TransactionOptions,
-        QueueOptions, ReplicationOptions, frozen=True, kw_only=True,
-    ): ...  # fmt: skip
-
-else:  # no struct can extend several
-    _Options = msgspec.defstruct(
-        "_Options",
-        [
-            (field.name, hints[field.name], field.default)
-            for owner in OWNERS
-            for hints in [get_type_hints(owner, include_extras=True)]
-            for field in msgspec.structs.fields(owner)
-        ],
-        bases=(Options,),
-        frozen=True,
-        kw_only=True,
-    )
-
-
-class StoreConfig(_Options, frozen=True, kw_only=True):
+class StoreConfig(ServiceOptions, frozen=True, kw_only=True):
     """Everything that can be set about a store.
 
     The same text, with units and limits, is in ``docs/reference/configuration.md``. A value of the
@@ -159,7 +118,7 @@ FIELD_OF_KEY: Final = {spec.key: field for field, spec in FIELDS.items()}
 
 def field_texts() -> dict[str, str]:
     """Return the text below each field: Python drops it, so it is read from this source."""
-    modules = dict.fromkeys(sys.modules[one.__module__] for one in (*OWNERS, StoreConfig))
+    modules = [sys.modules[one.__module__] for one in (StoreOptions, ServiceOptions, StoreConfig)]
     lines = (linecache.getlines(str(one.__file__), vars(one)) for one in modules)
     source = "".join(chain.from_iterable(lines))
     found = re.findall(r'^    (\w+): .*\n    """([^"]*)"""', source, re.MULTILINE)

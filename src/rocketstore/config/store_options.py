@@ -3,7 +3,9 @@
 import enum
 from typing import Annotated, Any, Final, Self
 
-from rocketstore.config.option import Option, Options
+import msgspec
+
+from rocketstore.config.option import Option, broker_conf_key
 from rocketstore.errors import ConfigError
 from rocketstore.units import KiB, MiB
 
@@ -41,7 +43,7 @@ class RecoveryPolicy(enum.Enum):
             ) from None
 
 
-class StoreOptions(Options, frozen=True, kw_only=True):
+class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_key):
     """Where files lie, how long they are, and how messages are put, read, kept and deleted."""
 
     # --- where files lie ------------------------------------------------------------------------
@@ -193,25 +195,3 @@ class StoreOptions(Options, frozen=True, kw_only=True):
     when the store is closed."""
     memory_topic_max_bytes: Annotated[int, Option("bytes", 0, 2**62, ours=True)] = 0
     """Most memory that they take; 0 is 75 % of what is available when the store is opened."""
-
-
-class QueueOptions(Options, frozen=True, kw_only=True):
-    """Further queues of a message, and extensions of queues."""
-
-    enable_multi_dispatch: bool = False
-    """Accept messages that name further queues. Records in the log go there in any case."""
-    enable_lmq: bool = False
-    """Let such further queues be light ones, which have one queue each."""
-    max_lmq_consume_queue_num: Annotated[int, Option("count", 0)] = 20_000
-    """Most light queues that puts make."""
-    enable_consume_queue_ext: bool = False
-    """Keep tags, store time and bit map of each queue entry in a file beside the queue, as SQL
-    filters of 4.9 need it."""
-    mapped_file_size_consume_queue_ext: Annotated[int | None, Option("bytes", 64)] = None
-    """Length of such a file; unset is learnt from the files, else 48 MiB."""
-    enable_calc_filter_bit_map: bool = False
-    """Keep there which consumers' filters a message may match; needs enableConsumeQueueExt."""
-    expect_consumer_num_use_filter: Annotated[int, Option("count", 1, 100_000)] = 32
-    """Consumers with a filter that a bit map is made for; with more it excludes less."""
-    max_error_rate_of_bloom_filter: Annotated[int, Option("%", 1, 99)] = 20
-    """How often a bit map may name a consumer that does not want the message."""

@@ -22,7 +22,6 @@ from rocketstore.units import KiB, MiB
 
 if TYPE_CHECKING:
     from rocketstore.config import StoreConfig
-    from rocketstore.config.service_options import ReplicationOptions
     from rocketstore.replication.master_session import MasterSession
     from rocketstore.replication.slave_session import SlaveSession
 
@@ -191,7 +190,7 @@ def limits_of(config: StoreConfig) -> SessionLimits:
     )
 
 
-def tls_context(config: ReplicationOptions, *, is_master: bool) -> ssl.SSLContext | None:
+def tls_context(config: StoreConfig, *, is_master: bool) -> ssl.SSLContext | None:
     """Return what TLS needs, None without; both sides show a certificate and check the other's.
 
     The certificate counts, not the name in it: slaves have none, and a master is chosen by its

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import ssl
     from concurrent.futures import Future
 
-    from rocketstore.config.service_options import ReplicationOptions
+    from rocketstore.config import StoreConfig
     from rocketstore.storage.store import BaseStore
 
 FIRST_PAUSE_S: Final = 0.1
@@ -49,7 +49,7 @@ CONNECT_TIMEOUT_MS: Final = 5000
 _log: Final = get_logger(__name__)
 
 
-def master_address(config: ReplicationOptions) -> tuple[str, int]:
+def master_address(config: StoreConfig) -> tuple[str, int]:
     """Return host and port of ``haMasterAddress``; `ConfigError` where it is not one."""
     text = config.ha_master_address or ""
     hint = "it is the address at which the master listens for slaves, its haListenPort"
@@ -176,7 +176,7 @@ class SlaveService(Service):
             listen(error)
 
 
-def ask_master(config: ReplicationOptions) -> Welcome:
+def ask_master(config: StoreConfig) -> Welcome:
     """Return what the configured master says about its log, without following it.
 
     `OSError`: the master cannot be reached in time; `PeerError`: it is not one of ours.
