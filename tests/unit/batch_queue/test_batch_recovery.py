@@ -4,7 +4,6 @@ import random
 import shutil
 import zlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -457,7 +456,7 @@ def test_retention_follows_the_log(root):
 
 
 def test_an_entry_that_cannot_follow_is_refused_and_one_that_is_there_is_not_doubled(root):
-    queue = MappedBatchQueue(root / "q", 4 * ENTRY, None, disk=Disk())
+    queue = MappedBatchQueue(root / "q", 4 * ENTRY, int, disk=Disk())
     first = BatchEntry(0, 100, 0, 5, 0, 3)
     assert queue.put(first) is PutEntry.WRITTEN
     assert queue.put(first) is PutEntry.REPEATED
@@ -486,14 +485,12 @@ def test_an_entry_that_cannot_follow_is_refused_and_one_that_is_there_is_not_dou
 def test_only_retention_takes_a_first_file_before_a_record_that_is_not_the_log_s_first(
     root, log_min, known, resume
 ):
-    log = SimpleNamespace(min_offset=0)
-    written = MappedBatchQueue(root / "q", 2 * ENTRY, log, disk=Disk())
+    written = MappedBatchQueue(root / "q", 2 * ENTRY, int, disk=Disk())
     for number, at in enumerate((0, 100, 300)):
         written.put(BatchEntry(at, 100, 0, 5, 3 * number, 3))
     min((root / "q").iterdir()).unlink()
     written.drop()
-    log.min_offset = log_min
-    queue = MappedBatchQueue(root / "q", 2 * ENTRY, log, disk=Disk())
+    queue = MappedBatchQueue(root / "q", 2 * ENTRY, lambda: log_min, disk=Disk())
     queue.load(after_crash=False)
     assert queue.settle(1000, lambda _: False, known) == resume
     assert queue.max_offset == (9 if resume != 0 else 0)

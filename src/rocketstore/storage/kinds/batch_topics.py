@@ -214,7 +214,9 @@ class BatchTopics(BatchQueues):
 
     def _take_in(self, key: QueueKey) -> MappedBatchQueue:
         directory = self._root / key.topic / str(key.queue_id)
-        queue = MappedBatchQueue(directory, self._file_size, self._log, disk=self._disk)
+        queue = MappedBatchQueue(
+            directory, self._file_size, lambda: self._log.min_offset, disk=self._disk
+        )
         self._mapped[key] = queue
         return queue
 

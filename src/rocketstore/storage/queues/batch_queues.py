@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -38,24 +38,16 @@ _log = get_logger(__name__)
 _AT_A_TIME: Final = 1024
 
 
-class Log(Protocol):
-    """What a queue needs of its log."""
-
-    @property
-    def min_offset(self) -> int:
-        """Physical offset of the first byte that is still there."""
-
-
 class BatchQueue(BatchEntries):
     """What a reader needs of a queue besides its entries."""
 
     extension = records = None  # its messages are in the store's log
-    _log: Log
+    _log_min_offset: Callable[[], int]
 
     @property
     def min_offset(self) -> int:
         """The first queue offset whose record has not expired; the maximum when all have."""
-        return self.first_left(self._log.min_offset)
+        return self.first_left(self._log_min_offset())
 
 
 class MappedBatchQueue(BatchQueue):
@@ -63,9 +55,11 @@ class MappedBatchQueue(BatchQueue):
 
     files: MappedFileQueue
 
-    def __init__(self, directory: Path, file_size: int, log: Log, *, disk: Disk) -> None:
+    def __init__(
+        self, directory: Path, file_size: int, log_min_offset: Callable[[], int], *, disk: Disk
+    ) -> None:
         self.files = MappedFileQueue(directory, file_size, disk=disk)
-        self._log = log
+        self._log_min_offset = log_min_offset
         self.stop_place = 0
 
     def read(self, place: int, count: int) -> bytes:
@@ -103,7 +97,7 @@ class MappedBatchQueue(BatchQueue):
         kept = self.written_stop()
         is_torn = self._has_data(kept)
         first = self.at(self.first_place) if self.first_place else None
-        is_later = first is not None and first.physical_offset > self._log.min_offset
+        is_later = first is not None and first.physical_offset > self._log_min_offset()
         if is_later and (known is None or self.first_offset != known.first):
             kept, is_torn = self.first_place, True
         while kept > self.first_place and is_wrong(self._of(kept - 1)):
@@ -188,9 +182,11 @@ class PreadBatchQueue(BatchQueue):
 
     files: PreadFiles
 
-    def __init__(self, directory: Path, open_files: OpenFiles, log: Log) -> None:
+    def __init__(
+        self, directory: Path, open_files: OpenFiles, log_min_offset: Callable[[], int]
+    ) -> None:
         self.files = PreadFiles((directory,), open_files=open_files)
-        self._log = log
+        self._log_min_offset = log_min_offset
         self._seen_stop = 0
 
     @property

@@ -29,7 +29,7 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.native.row import PutEntry, QueueColumn
 from rocketstore.scan import kernels
-from rocketstore.scan.queue_search import CHUNK_BYTES, QueueSearch
+from rocketstore.scan.queue_search import CHUNK_BYTES, QueueSearch, padded
 from rocketstore.units import QueueKey, Window
 
 if TYPE_CHECKING:
@@ -154,15 +154,7 @@ class ConsumeQueue(QueueSearch):
 
     def given_out(self, start: int) -> EntryArray:
         """Return all places from queue offset `start` on, up to `given_stop`, as stored."""
-        at, stop = start * ENTRY_SIZE_BYTES, self.given_stop * ENTRY_SIZE_BYTES
-        content = bytearray()
-        while at < stop:
-            file = self.files.find(at)
-            size = min(stop, at - at % self.files.file_size + self.files.file_size) - at
-            raw = b"" if file is None else self._mappings.read(file, at - file.base, size)
-            content += bytes(raw).ljust(size, b"\0")
-            at += size
-        return entry_array(content)
+        return padded(self.files, start, max(self.given_stop - start, 0))
 
     def _set_max_physical(self) -> None:
         last = self.last_message()

@@ -15,8 +15,9 @@ ConsumeQueue.putMessagePositionInfoWrapper (spec F7, B12, B16.1, B17.3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -245,13 +246,9 @@ class QueueExtension(UnitReader):
         return gone, is_whole
 
     def _first_address(self, start: int) -> int | None:
-        while start < self._queue.max_offset:
-            entries = self._queue.entries(start, CHUNK_ENTRIES)
-            found = _addresses(entries)
-            if len(found) or not len(entries):
-                return int(found[0]) if len(found) else None
-            start += len(entries)
-        return None
+        chunks = self._queue.chunks(start, self._queue.max_offset)
+        found = (_addresses(entries) for _, entries in chunks)
+        return next((int(some[0]) for some in found if len(some)), None)
 
     def flush(self, least_pages: int = 0, names: list[MappedFile] | None = None) -> bool:
         """Make units durable; return whether every one put before the call is."""
@@ -279,10 +276,11 @@ class QueueExtensions:
     ) -> None:
         self.directory = directory
         self.disk = disk
+        queues = (path for path in sorted(directory.glob("*/*")) if path.is_dir())
         self.file_bytes = resolve_size(
             "mappedFileSizeConsumeQueueExt",
             config.mapped_file_size_consume_queue_ext,
-            commonest(_some_files(directory)),
+            commonest(file_lengths([*islice(queues, LOOKED_AT_QUEUES)])),
             DEFAULT_FILE_BYTES,
         )
         self.open_files = OpenFiles()
@@ -302,9 +300,3 @@ class QueueExtensions:
     def bit_map(self, topic: str, properties: bytes) -> bytes:
         """Return the bit map of a message by its properties as stored, if one is to be kept."""
         return self.filters.bit_map(topic, properties) if self._makes_bit_maps else b""
-
-
-def _some_files(directory: Path) -> Iterator[tuple[Path, int]]:
-    queues = (path for path in sorted(directory.glob("*/*")) if path.is_dir())
-    for _, path in zip(range(LOOKED_AT_QUEUES), queues, strict=False):
-        yield from file_lengths([path])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.errors import SystemRefusedError
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
@@ -51,15 +51,12 @@ class PreadLog:
 
     def __init__(self, layout: StoreLayout, open_files: OpenFiles) -> None:
         self.files = PreadFiles(layout.log_directories, open_files=open_files)
+        shared: Any = {"open_files": open_files, "log_min_offset": lambda: self.min_offset}
         open_queue = partial(
-            PreadQueue,
-            open_files=open_files,
-            log_min_offset=lambda: self.min_offset,
-            log_end_before=self._end_before,
-            is_other=self._is_other,
+            PreadQueue, log_end_before=self._end_before, is_other=self._is_other, **shared
         )
         self.queues = PreadQueues(layout.consume_queue, open_queue)
-        open_batches = partial(PreadBatchQueue, open_files=open_files, log=self)
+        open_batches = partial(PreadBatchQueue, **shared)
         self.batch_queues = PreadQueues(layout.batch_consume_queue, open_batches)
         self._layout, self._abort = layout, layout.abort
         self._records = LogAtHand(self)

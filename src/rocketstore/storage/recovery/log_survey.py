@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from rocketstore.format.checkpoint import CHECKPOINT_MARGIN_MS, Checkpoint
 from rocketstore.rules.batch_entries import queue_stops
@@ -28,11 +28,11 @@ from rocketstore.rules.log_rules import Chain, LogView, Stretch, log_view
 from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import CallsFor, RecordColumns, new_columns
-from rocketstore.scan.scanner import ByteSource, ScanBatch, scan_window
+from rocketstore.scan.scanner import ScanBatch, scan_window
 from rocketstore.storage.dispatch.entry_decisions import record_at
+from rocketstore.storage.files.pread_files import ReadLogFile
 
 if TYPE_CHECKING:
-    from rocketstore.native.row import ByteArray
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 
@@ -40,21 +40,13 @@ _CHAIN_BATCH_RECORDS: Final = 65_536
 _KEYS_PROBE_RECORDS: Final = 8192
 
 
-class LogBytes(Protocol):
-    """One file of a log: mapped, or with ``read_into`` and then never held as a whole."""
-
-    base: int
-    size: int
-
-    @property
-    def array(self) -> ByteArray:
-        """All bytes of the file."""
-        ...
+LogBytes: TypeAlias = "MappedFile | ReadLogFile"
+"""One file of a log: mapped, or read and then never held as a whole."""
 
 
 def read_bytes(file: LogBytes, position: int, size: int) -> bytes:
     """Return a few bytes of a file."""
-    if not hasattr(file, "read_into"):
+    if not isinstance(file, ReadLogFile):
         return file.array[position : position + size].tobytes()
     content = bytearray(size)
     file.read_into(position, memoryview(content))
@@ -102,7 +94,7 @@ def survey_log(
 
 def _scan(file: LogBytes, start: int, stop: int, **options: Any) -> Iterator[ScanBatch]:
     return scan_window(
-        cast("ByteSource", file) if hasattr(file, "read_into") else file.array,
+        file if isinstance(file, ReadLogFile) else file.array,
         base=file.base,
         size=file.size,
         start=start,

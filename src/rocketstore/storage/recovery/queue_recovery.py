@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rocketstore.format.file_name import MAX_OFFSET
 from rocketstore.format.queue_entry import (
     EMPTY,
     ENTRY_SIZE_BYTES,
@@ -36,8 +35,6 @@ from rocketstore.rules.unbacked import may_be_record
 from rocketstore.storage.dispatch.entry_decisions import fits_record, record_at
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
@@ -74,7 +71,9 @@ class QueueRecovery:
                 continue
             first = queue.end_within(log_end)
             places = queue.given_out(first)
-            if (written_mask(places) & (_record_ends(places) <= log_end)).any():
+            ends = places["physical_offset"] + places["record_size"]
+            is_message = written_mask(places) & ~equal_mask(places, FILLER)
+            if (is_message & (ends <= log_end)).any():
                 self.foreign.add(queue.key)  # its entries are not in the order of one log
             count = self._given_count(places, old) if keeps_places else 0
             copy = self.evidence.copy_range
@@ -169,11 +168,6 @@ class QueueRecovery:
         for queue in self.queues.all():
             if queue.key not in known:
                 queue.take_away(0, lambda _path: None, now_ms=self.now_ms)
-
-
-def _record_ends(places: EntryArray) -> npt.NDArray[np.int64]:
-    ends: npt.NDArray[np.int64] = places["physical_offset"] + places["record_size"]
-    return np.where(equal_mask(places, FILLER), MAX_OFFSET, ends)
 
 
 def _begins_late(queue: ConsumeQueue, before: int | None) -> bool:
