@@ -158,13 +158,13 @@ class StoreAudit:
         yield from self.index_findings
         yield from self.batch_findings()
 
-    def extensions(self) -> dict[tuple[str, str], dict[Path, int]]:
-        """Return the files of queue extensions with their lengths, by topic and queue."""
-        found: dict[tuple[str, str], dict[Path, int]] = {}
-        for directory in self.layout.consume_queue_ext.glob("*/*"):
-            files = (path for path in directory.iterdir() if path.is_file())
+    def extensions(self) -> dict[QueueKey, dict[Path, int]]:
+        """Return the files of queue extensions with their lengths."""
+        found: dict[QueueKey, dict[Path, int]] = {}
+        for key in listed_queues(top := self.layout.consume_queue_ext):
+            files = (path for path in (top / str(key)).iterdir() if path.is_file())
             if held := {path: path.stat().st_size for path in files}:
-                found[directory.parent.name, directory.name] = held
+                found[key] = held
         return found
 
     def batch_findings(self) -> list[Finding]:

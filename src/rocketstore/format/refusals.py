@@ -24,17 +24,13 @@ _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
 
-def is_never_listed(directory: str, error: BaseException | None) -> bool:
-    """Whether a directory beside those of topics says nothing of a store if it may not be listed.
+def may_be_topic(name: str) -> bool:
+    """Whether a put may have such a topic, or queue: not where the system made the directory.
 
-    Such is one of a disk that is mounted there: no put has such a topic.
-
-    >>> is_never_listed("%RETRY%group", PermissionError())
-    False
-    >>> is_never_listed("lost+found", PermissionError())
-    True
+    >>> may_be_topic("%RETRY%group"), may_be_topic("lost+found"), may_be_topic(".nfs0001")
+    (True, False, False)
     """
-    return isinstance(error, PermissionError) and not _TOPIC.fullmatch(directory)
+    return bool(_TOPIC.fullmatch(name))
 
 
 def check_topic_characters(topic: object) -> str:

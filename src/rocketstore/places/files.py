@@ -23,7 +23,7 @@ from urllib.parse import unquote
 from rocketstore.at_once import at_once, spread
 from rocketstore.errors import StoreError
 from rocketstore.format.file_name import parse_file_name
-from rocketstore.format.refusals import is_never_listed
+from rocketstore.format.refusals import may_be_topic
 from rocketstore.places.location import S3_NAMES, is_remote, local_path, refuse_secrets, uri_parts
 from rocketstore.units import KiB
 
@@ -108,11 +108,19 @@ def entries_of(location: str, *names: str) -> list[FileEntry]:
 def subdirectories(files: Files, path: str) -> list[FileEntry]:
     """Return the directories in one of queues or topics, as `listed_queues` of a store does."""
     try:
-        return [one for one in files.list(path) if one.is_directory]
+        return directories(files.list(path))
     except StoreError as error:
-        if not is_never_listed(path.rpartition("/")[2], error.__cause__):
+        if not isinstance(error.__cause__, PermissionError) or may_be_topic(Path(path).name):
             raise
         return []
+
+
+def directories(entries: Iterable[FileEntry]) -> list[FileEntry]:
+    """Return the directories, of queues or topics; raises where one is a link to nothing."""
+    for one in entries:
+        if not (one.is_directory or one.is_file) and may_be_topic(one.name):
+            refuse_link_to_nothing(one.path)
+    return [one for one in entries if one.is_directory]
 
 
 @functools.lru_cache(maxsize=64)

@@ -32,6 +32,7 @@ from rocketstore.format.queue_entry import (
 )
 from rocketstore.places.files import (
     StoreFile,
+    directories,
     entries_of,
     files_at,
     offset_files,
@@ -240,8 +241,8 @@ def list_queues(
         raise rocksdb_queues(f"{location}/{directory}")
     return sorted(
         QueueKey(topic.name, queue_id)
-        for topic in topics
-        if topic.is_directory and wants_topic(topic.name)
+        for topic in directories(topics)
+        if wants_topic(topic.name)
         for entry in subdirectories(files, topic.path)
         if (queue_id := parse_queue_id(entry.name)) is not None
     )

@@ -15,10 +15,8 @@ from rocketstore.config import resolve_sizes
 from rocketstore.config.files import commonest, observed_in
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
-    BATCH_CONSUME_QUEUE_DIRECTORY,
     COMMIT_LOG_DIRECTORY,
     CONFIG_DIRECTORY,
-    CONSUME_QUEUE_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
     INDEX_DIRECTORY,
     LOCK_FILE_NAME,
@@ -38,6 +36,7 @@ from rocketstore.places.files import (
 )
 from rocketstore.places.location import is_remote
 from rocketstore.places.log_files import list_segments
+from rocketstore.places.queue_files import EVERY_KIND
 from rocketstore.places.small_files import small_content
 from rocketstore.places.stores import configured_log, store_with_log
 from rocketstore.rules.files import FileFinding, FileProblem, no_store, usable_files
@@ -96,7 +95,7 @@ class StoreListing(NamedTuple):
     queues: dict[QueueKey, FileRow]
     batch_queues: dict[QueueKey, FileRow]
     index_entries: list[FileEntry]
-    extensions: dict[tuple[str, str], list[FileEntry]]
+    extensions: dict[QueueKey, list[FileEntry]]
     is_live: bool
     was_aborted: bool
 
@@ -146,13 +145,13 @@ def list_store(location: str, config: StoreConfig) -> StoreListing:
         list_segments(location)  # raises where it is one directory of several
     directories = named or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
     log = [entry for path in directories for entry in files.list(path)]
-    queues, batch_queues = (
+    queues, batch_queues, extensions = (
         {
             QueueKey(topic, queue_id): entries
             for (topic, name), entries in _listed(location, f"{root}/{directory}").items()
             if (queue_id := parse_queue_id(name)) is not None
         }
-        for directory in (CONSUME_QUEUE_DIRECTORY, BATCH_CONSUME_QUEUE_DIRECTORY)
+        for directory in (*EVERY_KIND, CONSUME_QUEUE_EXT_DIRECTORY)
     )
     index = files.list(f"{root}/{INDEX_DIRECTORY}")
     families = (
@@ -176,7 +175,7 @@ def list_store(location: str, config: StoreConfig) -> StoreListing:
         {key: row_of(queues.pop(key), queue_bytes) for key in sorted(queues)},
         {key: row_of(entries, _usual(entries)) for key, entries in sorted(batch_queues.items())},
         index,
-        _listed(location, f"{root}/{CONSUME_QUEUE_EXT_DIRECTORY}"),
+        extensions,
         is_live,
         has_abort and not is_live,
     )

@@ -15,6 +15,7 @@ from rocketstore.rules.unbacked import Unbacked, UnbackedKind
 from rocketstore.units import counted
 
 if TYPE_CHECKING:
+    from rocketstore.units import QueueKey
     from rocketstore.verification.queue_rules import QueueView
 
 
@@ -112,13 +113,13 @@ def _found(queue: QueueView, kind: str, span: tuple[int, int], reason: str, **mo
     )
 
 
-def extension_findings(sizes_of: Mapping[tuple[str, str], Sequence[int]]) -> Iterator[Finding]:
-    """Name the extensions of queues (spec F7), by topic and queue with the lengths of their files.
+def extension_findings(sizes_of: Mapping[QueueKey, Sequence[int]]) -> Iterator[Finding]:
+    """Name the extensions of queues (spec F7), with the lengths of their files.
 
     Their faults are reported as those of entries, but for a file that is too long to be opened.
     """
     usual = usual_extension_size(sizes_of.values())
-    for (topic, queue), sizes in sorted(sizes_of.items()):
+    for key, sizes in sorted(sizes_of.items()):
         files = counted(len(sizes), "file")
         reason = f"{files} of a queue extension: entries that refer there were compared with it"
         severity = action = None
@@ -127,13 +128,13 @@ def extension_findings(sizes_of: Mapping[tuple[str, str], Sequence[int]]) -> Ite
             severity, action = Severity.DAMAGE, "no writer opens the store; repair cuts the file"
         yield finding(
             "queue-ext",
-            f"{CONSUME_QUEUE_EXT_DIRECTORY}/{topic}/{queue}",
+            f"{CONSUME_QUEUE_EXT_DIRECTORY}/{key}",
             reason,
             size=sum(sizes),
             severity=severity,
             action=action,
-            topic=topic,
-            queue_id=int(queue) if queue.isdecimal() else None,
+            topic=key.topic,
+            queue_id=key.queue_id,
         )
 
 

@@ -1,18 +1,25 @@
 """A directory that cannot be made, since a link to nothing or a file has its name, is named."""
 
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig, repair_store, verify_store
+from rocketstore.audit.repair import rebuild_store
 from rocketstore.errors import StoreError
 from rocketstore.pipeline.sink.sink_writer import new_job, parse_sink_options
 from rocketstore.places.files import LocalFiles
+from support.audit_runs import audited
+from support.pipeline_tables import read_table
 from support.trees import tree
+
+CONFIG = StoreConfig.small(enable_consume_queue_ext=True)
 
 
 def open_at(place: Path) -> None:
-    MessageStore.open(place, StoreConfig.small()).close()
+    MessageStore.open(place, CONFIG).close()
 
 
 def log_at(place: Path) -> None:
@@ -48,26 +55,39 @@ def test_a_file_in_the_place_of_a_log_directory_is_named(tmp_path):
 
 def ask_at(place: Path) -> None:
     with MessageStore.open(place, read_only=True) as store:
+        assert store.get("orders", 0, 0).messages
         assert store.queues() == [("orders", 0)]
         assert store.find("orders", "k")
 
 
-OF_PARTS = {
+OF_PARTS: dict[str, Callable[[Path], object]] = {
     "open": open_at,
     "read only": ask_at,
     "verify": verify_store,
     "repair": repair_store,
+    "rebuild": lambda place: rebuild_store(place, CONFIG, what="queues", now_ms=1),
+    "audit": audited,
+    "table": lambda place: read_table(place, table="queues"),
 }
+OF_QUEUES = ["consumequeue/orders", "consumequeue/orders/0"]
+OF_EXTENSIONS = ["consumequeue_ext", "consumequeue_ext/orders", "consumequeue_ext/orders/0"]
 
 
-@pytest.mark.parametrize("door", OF_PARTS)
-@pytest.mark.parametrize("part", ["config", "consumequeue", "index"])
+@pytest.mark.parametrize(
+    ("part", "door"),
+    [
+        *product(["config", "consumequeue", "index"], list(OF_PARTS)[:4]),
+        *product(OF_QUEUES, OF_PARTS),
+        *product([*OF_EXTENSIONS, "index/2*"], ["open", "verify", "repair", "rebuild", "audit"]),
+    ],
+)
 def test_parts_on_a_disk_that_is_not_mounted_are_not_taken_for_new_ones(tmp_path, part, door):
     store, disk = tmp_path / "store", tmp_path / "disk"
-    with MessageStore.open(store, StoreConfig.small()) as opened:
+    with MessageStore.open(store, CONFIG) as opened:
         opened.put(Message(topic="orders", body=b"one", keys="k"))
         with opened.consume("orders", group="billing", start="first") as consumer:
             next(iter(consumer)).ack()
+    (part,) = (str(one.relative_to(store)) for one in store.glob(part))
     (store / part).rename(disk)
     (store / part).symlink_to(disk)
     OF_PARTS[door](store)
@@ -78,3 +98,6 @@ def test_parts_on_a_disk_that_is_not_mounted_are_not_taken_for_new_ones(tmp_path
     with pytest.raises(StoreError, match=f"{store}/{part} is a link"):
         LocalFiles().list(f"{store}/{part}")  # as jobs on Spark do
     assert tree(store) == before
+    (store / part).unlink()  # as the error says
+    repair_store(store, CONFIG)
+    ask_at(store)

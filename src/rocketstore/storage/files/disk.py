@@ -27,6 +27,7 @@ from typing import Final
 from rocketstore.errors import StoreError, StoreFullError, SystemRefusedError
 from rocketstore.process import give_to_owner
 from rocketstore.rules.files import in_the_way
+from rocketstore.rules.findings import DANGLING_HINT
 from rocketstore.rules.table_files import NO_FILE
 from rocketstore.units import MiB
 
@@ -184,8 +185,8 @@ def read_whole(path: Path) -> bytes:
 def refuse_dead_link(directory: Path) -> None:
     """Raise where a part of a store is a link to nothing, as of a disk that is not mounted."""
     if directory.is_symlink() and not directory.exists():
-        why, hint = in_the_way(directory)
-        raise SystemRefusedError(f"cannot read {directory}: {why}", code=errno.ENOENT, hint=hint)
+        what = f"cannot read {directory}: {in_the_way(directory)[0]}"
+        raise SystemRefusedError(what, code=errno.ENOENT, hint=DANGLING_HINT)
 
 
 def no_file(path: Path) -> StoreError:

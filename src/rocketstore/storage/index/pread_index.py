@@ -48,7 +48,11 @@ def listed_index_files(directory: Path, findings: list[FileFinding[Path]]) -> di
     """Return the index files with their lengths, oldest first; what else is there is a finding."""
     refuse_dead_link(directory)
     listed = listed_files([directory], findings, _number_of, f"{INDEX_FILE_NAME_DIGITS} digits")
-    return {file.path: file.size for file in listed}
+    found = {file.path: file.size for file in listed}
+    for one in findings:
+        if one.problem is FileProblem.DANGLING_LINK:
+            refuse_dead_link(one.path)
+    return found
 
 
 def _number_of(name: str) -> int | None:

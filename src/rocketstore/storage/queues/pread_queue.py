@@ -31,6 +31,7 @@ from rocketstore.locks import Lock
 from rocketstore.rules.newer import newer_findings
 from rocketstore.scan.extension_units import UnitReader
 from rocketstore.scan.queue_search import CHUNK_BYTES, QueueSearch
+from rocketstore.storage.files.disk import refuse_dead_link
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles
 from rocketstore.storage.files.whole_file import small_files
 from rocketstore.storage.queues.batch_queues import PreadBatchQueue
@@ -223,6 +224,8 @@ class PreadQueues(Generic[_Queue]):
             return None
         directory = self._root / topic / str(queue_id)
         if not directory.is_dir():
+            refuse_dead_link(directory.parent)
+            refuse_dead_link(directory)
             self._queues.pop(key, None)
             return None
         queue = self._queues[key] = self._open_queue(directory)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -32,6 +31,7 @@ from rocketstore.storage.files.mapped_file import MappedFiles
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths
 from rocketstore.storage.queues.consumer_filters import ConsumerFilters
+from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.units import MiB, QueueKey
 
 if TYPE_CHECKING:
@@ -276,11 +276,11 @@ class QueueExtensions:
     ) -> None:
         self.directory = directory
         self.disk = disk
-        queues = (path for path in sorted(directory.glob("*/*")) if path.is_dir())
+        queues = [directory / str(key) for key in listed_queues(directory)[:LOOKED_AT_QUEUES]]
         self.file_bytes = resolve_size(
             "mappedFileSizeConsumeQueueExt",
             config.mapped_file_size_consume_queue_ext,
-            commonest(file_lengths([*islice(queues, LOOKED_AT_QUEUES)])),
+            commonest(file_lengths(queues)),
             DEFAULT_FILE_BYTES,
         )
         self.open_files = OpenFiles()

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from rocketstore.format.file_name import is_directory_name, parse_queue_id
-from rocketstore.format.refusals import is_never_listed
+from rocketstore.format.refusals import may_be_topic
 from rocketstore.rules.newer import ROCKSDB_MARK, rocksdb_queues
 from rocketstore.storage.files.disk import refuse_dead_link, system_errors
 from rocketstore.units import QueueKey
@@ -32,10 +32,15 @@ def listed_queues(root: Path, topic: str | None = None) -> list[QueueKey]:
 def _subdirectories(directory: Path) -> list[str]:
     try:
         with os.scandir(directory) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
+            found = sorted((entry.name, entry.is_dir()) for entry in entries)
     except (FileNotFoundError, NotADirectoryError, UnicodeEncodeError):
+        refuse_dead_link(directory)
         return []
-    except PermissionError as error:
-        if not is_never_listed(directory.name, error):
+    except PermissionError:
+        if may_be_topic(directory.name):
             raise
         return []
+    for name, is_directory in found:
+        if not is_directory and may_be_topic(name):
+            refuse_dead_link(directory / name)
+    return [name for name, is_directory in found if is_directory]
