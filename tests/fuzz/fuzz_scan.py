@@ -17,7 +17,7 @@ from support.oracle import resync as reference_resync
 from support.oracle import walk as reference_walk
 from support.oracle.record import decode_record
 from support.python_process import run_python
-from support.scan_strategies import damaged_logs
+from support.scan_strategies import damaged_logs, stored_record
 from support.synthetic_log import SyntheticLog
 from support.vectors import vector
 
@@ -81,7 +81,7 @@ def check_accounting(array: np.ndarray, *, check_crc: bool, missing: int) -> Non
 
 def check_arrow(columns):
     """What was checked once, at the same distance from forbidden memory, is so for good."""
-    records = b"".join(columns.record(row) for row in range(len(columns)))
+    records = b"".join(stored_record(columns, row) for row in range(len(columns)))
     batch = len(columns.buffer), columns.cols.tobytes(), records
     if batch not in CHECKED:
         to_arrow(columns).validate(full=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rocketstore.pipeline.planning import SplitTask, cut
 from rocketstore.scan.scanner import scan_window
 from support.golden import golden_segments
-from support.scan_strategies import damaged_logs, record_fields
+from support.scan_strategies import damaged_logs, record_fields, stored_record
 from support.synthetic_log import SyntheticLog
 
 
@@ -36,7 +36,7 @@ def evidence_of(batches):
         columns = batch.columns
         first = len(rows)
         rows += [
-            (at, columns.record(row).tobytes(), columns.topic(row), columns.body(row))
+            (at, stored_record(columns, row), columns.topic(row), columns.body(row))
             for row, at in enumerate(columns.physical_offset.tolist())
         ]
         runs += [first + row for row in batch.run_starts]
@@ -214,7 +214,7 @@ def test_a_healthy_log_is_all_records(fields, base):
         assert batch.columns.topic(row) == one["topic"].decode("utf-8", "replace")
         assert batch.columns.properties(row) == one["properties"]
         at, size = log.records[row]
-        assert batch.columns.record(row) == log.data[at : at + size]
+        assert stored_record(batch.columns, row) == log.data[at : at + size]
 
 
 @given(st.integers(0, 10_000), st.integers(0, 10_000), st.integers(1, 5000))

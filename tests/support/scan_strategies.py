@@ -9,6 +9,7 @@ import random
 
 from hypothesis import strategies as st
 
+from rocketstore.scan.columns import RecordColumns
 from support.synthetic_log import (
     MAGIC_BLANK,
     MAGIC_V1,
@@ -35,6 +36,11 @@ _NAMES = (b"TAGS", b"KEYS", b"UNIQ_KEY", b"DELAY", b"TAG", b"UNIQ_KEZ", b"XELAY"
 @functools.cache
 def texts_or_noise() -> st.SearchStrategy[bytes]:
     return _TEXT | _BROKEN_UTF8 | st.binary(max_size=20)
+
+
+def stored_record(columns: RecordColumns, row: int) -> bytes:
+    begin = int(columns.physical_offset[row]) - columns.base
+    return columns.buffer[begin : begin + int(columns.size[row])].tobytes()
 
 
 def _text(chosen: random.Random) -> bytes:

@@ -77,11 +77,6 @@ class RecordColumns:
         """Properties of a record as stored."""
         return self.bytes_of(row, Column.PROPERTIES_AT, Column.PROPERTIES_SIZE)
 
-    def record(self, row: int) -> memoryview:
-        """View of a whole record."""
-        begin = int(self.cols[row, Column.PHYSICAL_OFFSET]) - self.base
-        return self.buffer.data[begin : begin + int(self.cols[row, Column.SIZE])]
-
 
 def _column(column: Column) -> property:
     return property(lambda self: self.cols[:, column])

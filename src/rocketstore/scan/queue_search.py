@@ -124,20 +124,17 @@ class QueueSearch(ABC):
         size = len(raw) - len(raw) % ENTRY_SIZE_BYTES
         return Window(raw, start * ENTRY_SIZE_BYTES, size) if size else None
 
-    def entry_bytes(self, start: int, limit: int) -> memoryview | None:
-        """Return up to `limit` entries from `start` on, within one file; None for none.
+    def entries(self, start: int, limit: int) -> EntryArray:
+        """Return up to `limit` entries from `start` on, within one file.
 
         As stored, also after the end: the caller asks for what lies before `max_offset`.
         """
         window = self.bytes_at(start, limit) if start >= 0 and limit > 0 else None
         if window is None:
-            return None
+            return entry_array(b"")
         low = start * ENTRY_SIZE_BYTES - window.base
-        return memoryview(window.buffer)[low : min(low + limit * ENTRY_SIZE_BYTES, window.size)]
-
-    def entries(self, start: int, limit: int) -> EntryArray:
-        """Return `entry_bytes` as an array, without a row where there is none."""
-        return entry_array(self.entry_bytes(start, limit) or b"")
+        held = memoryview(window.buffer)[low : min(low + limit * ENTRY_SIZE_BYTES, window.size)]
+        return entry_array(held)
 
     def chunks(self, start: int, stop: int) -> Iterator[tuple[int, EntryArray]]:
         """Yield the entries of a range that are there, as stored, with the offset of the first."""

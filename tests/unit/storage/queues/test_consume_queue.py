@@ -87,19 +87,18 @@ def test_reading_never_creates_anything(table, tmp_path):
     queue = table.get_or_create(KEY)
     assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (0, 0, 0)
     assert queue.entry(0) is None
-    assert queue.entry_bytes(0, 10) is None
+    assert not len(queue.entries(0, 10))
     assert queue.bytes_at(0, 1) is None
     assert queue.last_message() is None
     assert not (tmp_path / "consumequeue").exists()
 
 
 def test_entries_are_read_within_one_file_and_not_more_than_asked_for(queue):
-    assert bytes(queue.entry_bytes(3, 10)) == encode_entry(*entry(3)) + encode_entry(*entry(4))
+    assert queue.entries(3, 10).tobytes() == encode_entry(*entry(3)) + encode_entry(*entry(4))
     assert queue.entries(10, 2)["tags_code"].tolist() == [10, 11]
-    assert bytes(queue.entry_bytes(10, 2)) == encode_entry(*entry(10)) + encode_entry(*entry(11))
-    assert queue.entry_bytes(15, 1) is None
-    assert queue.entry_bytes(-1, 1) is None
-    assert queue.entry_bytes(0, 0) is None
+    assert queue.entries(10, 2).tobytes() == encode_entry(*entry(10)) + encode_entry(*entry(11))
+    for start, limit in ((15, 1), (-1, 1), (0, 0)):
+        assert not len(queue.entries(start, limit))
     assert queue.entry(11) == entry(11)
     assert queue.entries_per_file == 5
     assert queue.bytes_at(11, 1)[1:3] == (200, 100)
@@ -408,9 +407,9 @@ def test_a_held_file_is_deleted_when_its_reader_is_done(queue):
 
 
 def test_views_outlive_the_file(queue):
-    view = queue.entry_bytes(0, 5)
+    view = queue.entries(0, 5)
     queue.delete_expired(10**9, force_after_ms=0, now_ms=0)
-    assert bytes(view) == b"".join(encode_entry(*entry(n)) for n in range(5))
+    assert view.tobytes() == b"".join(encode_entry(*entry(n)) for n in range(5))
 
 
 # --- durability -----------------------------------------------------------------------------------
