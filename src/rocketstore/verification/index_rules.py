@@ -9,7 +9,7 @@ How derived: IndexFile and IndexService of 4.9 (spec F10, B15). Java's own index
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -44,14 +44,6 @@ CHUNK_ITEMS: Final = 65_536
 _HASH_BITS: Final = 31
 
 
-class IndexDefect(msgspec.Struct, array_like=True):
-    """Something wrong inside one index file."""
-
-    kind: str
-    offset: int
-    reason: str
-
-
 class IndexFacts(msgspec.Struct, array_like=True):
     """The content of one index file, judged by itself.
 
@@ -67,7 +59,7 @@ class IndexFacts(msgspec.Struct, array_like=True):
     last: int
     last_difference_s: int
     slots_in_use: int | None
-    troubles: list[IndexDefect]
+    troubles: list[Finding]
 
 
 def read_items(
@@ -94,7 +86,7 @@ def check_index_file(
     try:
         header = decode_header(read(0, INDEX_HEADER_SIZE).tobytes())
     except FormatError as error:
-        troubles.append(IndexDefect("index-header", 0, str(error)))
+        troubles.append(finding("index-header", file, str(error)))
     newest = np.zeros(layout.slot_count, dtype=np.int64)
     followed = np.array([0, 0, 0, 0, -(1 << 62)], dtype=np.int64)
     count, first, difference_s = 0, -1, 0
@@ -108,27 +100,29 @@ def check_index_file(
             count += len(items)
             take(items)
     if not 0 <= header.index_count <= layout.item_count:
-        found = f"expected 0 to {layout.item_count}, found {header.index_count}"
-        troubles.append(IndexDefect("index-header", 36, f"item count: {found}"))
+        reason = f"item count: expected 0 to {layout.item_count}, found {header.index_count}"
+        troubles.append(finding("index-header", file, reason, offset=36))
     wrong_links, first_wrong, negative, back, last = followed.tolist()
     if negative:
-        troubles.append(IndexDefect("index-item", layout.item_position(negative), "negative hash"))
+        at = layout.item_position(negative)
+        troubles.append(finding("index-item", file, "negative hash", offset=at))
     elif wrong_links:
+        at = layout.item_position(first_wrong)
         reason = f"{counted(wrong_links, 'item')} with a link to a wrong one"
-        troubles.append(IndexDefect("index-chain", layout.item_position(first_wrong), reason))
+        troubles.append(finding("index-chain", file, reason, offset=at))
     if back and count:
-        troubles.append(_out_of_order(layout.item_position(back)))
+        troubles.append(_out_of_order(file, layout.item_position(back)))
     slots_in_use = None
     if not negative:
-        troubles += _slot_troubles(read, layout, newest, count if is_live else None)
+        troubles += _slot_troubles(file, read, layout, newest, count if is_live else None)
         slots_in_use = int(np.count_nonzero(newest))
     last = last if count else -1
     return IndexFacts(file, tuple(header), count, first, last, difference_s, slots_in_use, troubles)
 
 
 def _slot_troubles(
-    read: ReadBytes, layout: IndexLayout, newest: Int64Array, live_count: int | None
-) -> list[IndexDefect]:
+    file: str, read: ReadBytes, layout: IndexLayout, newest: Int64Array, live_count: int | None
+) -> Iterator[Finding]:
     """Compare slots with the newest items; slots beyond the items that a live file had are new."""
     wrong, first_bad = 0, -1
     for begin in range(0, len(newest), CHUNK_SLOTS):
@@ -144,12 +138,13 @@ def _slot_troubles(
         if bad.size and first_bad < 0:
             first_bad = begin + int(bad[0])
         wrong += bad.size
-    at = layout.slot_position(max(first_bad, 0))
-    return [IndexDefect("index-slot", at, f"{wrong} slots name a wrong item")] if wrong else []
+    if wrong:
+        at = layout.slot_position(first_bad)
+        yield finding("index-slot", file, f"{wrong} slots name a wrong item", offset=at)
 
 
-def _out_of_order(position: int) -> IndexDefect:
-    return IndexDefect("index-order", position, "items are not in the log's order")
+def _out_of_order(file: str, position: int) -> Finding:
+    return finding("index-order", file, "items are not in the log's order", offset=position)
 
 
 class Lacking(NamedTuple):
@@ -202,17 +197,16 @@ def index_findings(
     """
     found, last, in_order = [], -1, True
     for file in files:
-        troubles = list(file.troubles)
-        is_in_order = all(one.kind != "index-order" for one in troubles)
+        found += file.troubles
+        is_in_order = all(one.kind != "index-order" for one in file.troubles)
         if file.item_count and file.first < last and is_in_order:
-            troubles.append(_out_of_order(layout.item_position(1)))
+            found.append(_out_of_order(file.file, layout.item_position(1)))
             is_in_order = False
         in_order &= is_in_order
         if file.item_count:
             last = file.last
             if not is_live:
-                troubles += _header_troubles(file, store_time)
-        found += [finding(one.kind, file.file, one.reason, offset=one.offset) for one in troubles]
+                found += _header_troubles(file, store_time)
     if not in_order:
         return found  # an item may be in a place where no search looks: a rebuild is due anyway
     for one in sorted(stray, key=lambda one: (one.is_stale, one.file)):
@@ -229,9 +223,7 @@ def index_findings(
     return found
 
 
-def _header_troubles(
-    file: IndexFacts, store_time: Callable[[int], int | None]
-) -> list[IndexDefect]:
+def _header_troubles(file: IndexFacts, store_time: Callable[[int], int | None]) -> list[Finding]:
     witness = HeaderWitness(
         file.first,
         file.last,
@@ -241,4 +233,4 @@ def _header_troubles(
         None if file.slots_in_use is None else (file.slots_in_use, file.item_count),
     )
     faults = header_faults(IndexHeader(*file.header), witness)
-    return [IndexDefect("index-header", 0, fault) for fault in faults]
+    return [finding("index-header", file.file, fault) for fault in faults]
