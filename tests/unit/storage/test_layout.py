@@ -58,18 +58,15 @@ def test_a_log_without_a_writable_path_is_refused():
         StoreLayout.of("s", config)
 
 
-def places(directories: str, count: int, full: set[Path]) -> list[str]:
+@pytest.mark.parametrize(
+    ("directories", "full", "places"),
+    [("/b,/a", "", "/a /b /a"), ("/a,/b,/c", "/b", "/a /c /a"), ("/a,/b", "/a /b", "/a /b")],
+    ids=["round and round by name", "passing over a full one", "on all when all are full"],
+)
+def test_files_go_round_the_directories(directories, full, places):
     layout = StoreLayout.of("s", StoreConfig(store_path_commit_log=directories))
-    return [str(layout.directories_for(number, full)[0]) for number in range(count)]
-
-
-def test_files_go_round_the_directories_in_order_of_their_names():
-    assert places("/b,/a", 3, set()) == ["/a", "/b", "/a"]
-
-
-def test_a_full_directory_gets_no_file_while_another_has_room():
-    assert places("/a,/b,/c", 3, {Path("/b")}) == ["/a", "/c", "/a"]
-
-
-def test_when_all_directories_are_full_files_go_on_all():
-    assert places("/a,/b", 2, {Path("/a"), Path("/b")}) == ["/a", "/b"]
+    of_files = [
+        layout.directories_for(number, {*map(Path, full.split())})[0]
+        for number in range(len(places.split()))
+    ]
+    assert of_files == [*map(Path, places.split())]

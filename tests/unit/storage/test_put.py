@@ -206,8 +206,8 @@ def test_a_record_that_leaves_8_bytes_still_fits(store, *, is_reopened):
     store.close()
 
 
-def test_a_record_that_would_leave_7_bytes_goes_to_the_next_file_after_a_blank(store):
-    free = plain_size(b"x") + 7
+@pytest.mark.parametrize("free", [plain_size(b"x") + 7, 8], ids=["7 bytes left", "smallest blank"])
+def test_a_record_that_would_leave_7_bytes_goes_to_the_next_file_after_a_blank(store, free):
     fill_to(store, free)
     result = store.put(Message(topic=TOPIC, body=b"x"))
     assert (result.status, result.physical_offset) == (OK, LOG_FILE_BYTES)
@@ -216,12 +216,6 @@ def test_a_record_that_would_leave_7_bytes_goes_to_the_next_file_after_a_blank(s
     assert log_bytes(store, LOG_FILE_BYTES)[: result.size] == bytes(
         bytes_at(store._log.files, LOG_FILE_BYTES, result.size)
     )
-
-
-def test_the_smallest_blank_is_its_own_8_bytes(store):
-    fill_to(store, 8)
-    assert store.put(Message(topic=TOPIC, body=b"x")).physical_offset == LOG_FILE_BYTES
-    assert log_bytes(store)[-8:] == encode_blank(8)
 
 
 def test_queue_offsets_go_on_over_files(store):

@@ -27,22 +27,15 @@ TOPIC = "TopicTest"
 
 def test_find_returns_as_many_messages_as_the_setting_says_unless_told_otherwise(tmp_path):
     with open_small(tmp_path / "store", max_msgs_num_batch=3) as store:
-        for _ in range(5):
+        for _ in range(65):
             store.put(Message(topic=TOPIC, body=b"x", keys="k"))
         store.wait_dispatched()
         assert len(store.find(TOPIC, "k")) == 3
-        assert len(store.find(TOPIC, "k", max_messages=5)) == 5
-    with MessageStore.open(
-        tmp_path / "store", StoreConfig(max_msgs_num_batch=2), read_only=True
-    ) as reader:
-        assert len(reader.find(TOPIC, "k")) == 2
-
-
-def test_find_returns_64_messages_by_default(tmp_path):
+        assert len(store.find(TOPIC, "k", max_messages=65)) == 65
+    for config, count in ((StoreConfig(max_msgs_num_batch=2), 2), (StoreConfig(), 64)):
+        with MessageStore.open(tmp_path / "store", config, read_only=True) as reader:
+            assert len(reader.find(TOPIC, "k")) == count
     with open_small(tmp_path / "store") as store:
-        for _ in range(70):
-            store.put(Message(topic=TOPIC, body=b"x", keys="k"))
-        store.wait_dispatched()
         assert len(store.find(TOPIC, "k")) == 64
 
 

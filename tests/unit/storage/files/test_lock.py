@@ -50,14 +50,10 @@ def other_process_finds(path: Path, code: str = TAKER) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_file_holds_the_text_lock_and_stays(tmp_path):
+def test_the_file_holds_the_text_lock_and_stays_and_what_stands_after_it_is_not_cut(tmp_path):
     path = tmp_path / "lock"
     StoreLock(path).acquire().release()
     assert path.read_bytes() == b"lock"
-
-
-def test_what_stands_after_the_text_is_not_cut(tmp_path):
-    path = tmp_path / "lock"
     path.write_bytes(b"lock and more")
     StoreLock(path).acquire().release()
     assert path.read_bytes() == b"lock and more"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rocketstore.errors import FlushFailedError, StoreError, StoreFullError
+from rocketstore.errors import FlushFailedError, StoreFullError
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.units import MiB
@@ -64,12 +64,6 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path, disk):
     with pytest.raises(StoreFullError, match="no room"):
         create(tmp_path, disk)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_existing_file_is_never_overwritten(tmp_path, disk):
-    append_bytes(create(tmp_path, disk), b"x")
-    with pytest.raises(StoreError, match="something of that name is there already"):
-        create(tmp_path, disk)
 
 
 def test_an_old_file_counts_as_full_and_flushed(tmp_path, disk):

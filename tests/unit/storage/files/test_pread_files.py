@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore.errors import StoreError, SystemRefusedError
+from rocketstore.errors import SystemRefusedError
 from rocketstore.format.file_name import file_name
 from rocketstore.rules.files import FileProblem
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, ReadLogFile, listed_files
@@ -145,29 +145,22 @@ def test_few_descriptors_serve_many_files(tmp_path):
     assert open_descriptors(tmp_path) == 0
 
 
-def test_an_open_that_the_system_refuses_is_an_error_that_names_the_file(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("call", "code", "place"),
+    [("open", errno.EACCES, ".*"), ("pread", errno.EIO, " at offset 7: "),
+     ("pread", errno.ESTALE, " at offset 7: ")],
+)  # fmt: skip
+def test_what_the_system_refuses_is_an_error_that_names_the_file_and_the_place_of_bytes(
+    tmp_path, monkeypatch, call, code, place
+):
     make(tmp_path, 0)
     files = PreadFiles([tmp_path])
 
-    def refuse(*_: object) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(StoreError, match=f"{file_name(0)}.*Permission denied"):
-        files.read(0, 1)
-
-
-@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
-def test_bytes_that_the_disk_cannot_read_are_an_error_with_their_place(tmp_path, monkeypatch, code):
-    make(tmp_path, 0)
-    files = PreadFiles([tmp_path])
-
-    def fail(*_: object) -> bytes:
+    def refuse(*_: object) -> object:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(os, "pread", fail)
-    why = f"{file_name(0)} at offset 7: {os.strerror(code)}"
-    with pytest.raises(SystemRefusedError, match=why):
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(SystemRefusedError, match=file_name(0) + place + os.strerror(code)):
         files.read(7, 1)
 
 

@@ -164,15 +164,6 @@ def test_a_file_that_is_full_is_let_go(tmp_path):
     assert (len(log.files.files), touch.ended) == (2, 1)
 
 
-def test_a_slow_writer_is_left_alone(tmp_path):
-    touch, clock = RecordingTouch(), Clock()
-    log = log_with(tmp_path, touch, clock)
-    for _ in range(30):
-        append(log)
-        clock.now_ms += LEADS[1][0]
-    assert touch.asked == []
-
-
 def test_windows_change_nothing_in_what_is_written(tmp_path, clock):
     plain = log_with(tmp_path / "a", RecordingTouch(), clock)
     plain.touch_ahead = None

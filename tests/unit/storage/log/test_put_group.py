@@ -60,6 +60,25 @@ class Putter(threading.Thread):
             self.group.ask()
 
 
+def waiting(group, log, rounds=1):
+    """Return a putter that waits."""
+    putter = Putter(group, log, rounds)
+    putter.start()
+    while not group:
+        pass
+    return putter
+
+
+def end(group, log, *putters):
+    """Serve all who wait, and let them go; return how many they were."""
+    taken = log.serve(group)
+    group.let_go()
+    for putter in putters:
+        putter.join(PATIENCE_S)
+        assert putter.results == [True]
+    return taken
+
+
 def serve(group, log, putters, sync_s=FAST_S):
     """Serve until all have what they want; return how many were served each round."""
     served = []
@@ -108,19 +127,6 @@ def test_a_put_that_ends_while_others_wait_for_their_turn_leaves_none_behind(gro
     assert 16 <= len(served) <= sum(range(1, 17)) + 32
 
 
-def test_a_put_that_waited_too_long_is_no_one_s_loss(group, log):
-    assert group.wait(log.append(), 0.01) is False
-    other = Putter(group, log, 1)
-    other.start()
-    while not group:
-        pass
-    group.gather(FAST_S)
-    log.serve(group)
-    group.let_go()
-    other.join(PATIENCE_S)
-    assert not other.is_alive()
-
-
 def test_the_thread_goes_on_when_asked_although_nobody_waits(group):
     group.ask()
     group.gather(FAST_S)
@@ -138,11 +144,8 @@ def test_a_slow_sync_waits_for_those_that_were_served_last(group, log):
     threading.Timer(0.05, second.start).start()
     first.start()
     group.gather(60.0)
-    assert log.serve(group) == 2
+    assert end(group, log, first, second) == 2
     assert group.rounds_apart == 0
-    group.let_go()
-    first.join(PATIENCE_S)
-    second.join(PATIENCE_S)
 
 
 def test_waiting_in_vain_lasts_a_part_of_a_sync_and_then_is_left_for_longer_and_longer(group, log):
@@ -155,23 +158,16 @@ def test_waiting_in_vain_lasts_a_part_of_a_sync_and_then_is_left_for_longer_and_
         group.gather(SLOW_S)
         assert time.monotonic() - began >= SLOW_S / 2
         apart.append(group.rounds_apart)
-        log.serve(group)
-        group.let_go()
-        putter.join(PATIENCE_S)
+        end(group, log, putter)
     assert apart == [1, 2, 4]
 
 
 def test_nobody_waits_for_anybody_in_rounds_apart(group, log):
     group.waiting_goal, group.rounds_apart = 8, 1
-    putter = Putter(group, log, 1)
-    putter.start()
-    while not group:
-        pass
+    putter = waiting(group, log)
     group.gather(60.0)
-    log.serve(group)
+    end(group, log, putter)
     assert group.rounds_apart == 0
-    group.let_go()
-    putter.join(PATIENCE_S)
 
 
 def test_a_rest_ends_with_its_time_or_the_first_put(group, log):
@@ -186,10 +182,7 @@ def test_a_rest_ends_with_its_time_or_the_first_put(group, log):
 
 
 def test_nothing_waits_in_a_group_that_is_closed_and_what_did_is_let_go(group, log):
-    putter = Putter(group, log, 2)
-    putter.start()
-    while not group:
-        pass
+    putter = waiting(group, log, rounds=2)
     group.take()
     group.close()
     putter.join(PATIENCE_S)
@@ -200,20 +193,14 @@ def test_nothing_waits_in_a_group_that_is_closed_and_what_did_is_let_go(group, l
 
 
 def test_a_put_taken_by_a_sync_that_did_not_reach_its_end_waits_for_the_next(group, log):
-    putter = Putter(group, log, 1)
-    putter.start()
-    while not group:
-        pass
+    putter = waiting(group, log)
     group.take()
     group.serve(0)
     group.let_go()
     while not group:
         pass
     assert putter.results == []
-    log.serve(group)
-    group.let_go()
-    putter.join(PATIENCE_S)
-    assert putter.results == [True]
+    end(group, log, putter)
 
 
 def test_what_is_on_the_disk_is_not_waited_for(group):
@@ -223,16 +210,11 @@ def test_what_is_on_the_disk_is_not_waited_for(group):
 
 
 def test_a_put_that_waits_too_long_is_forgotten_by_those_that_wait_after_it(group, log):
-    first = Putter(group, log, 1)
-    assert group.wait(log.append(), 0.001) is False
-    first.start()
-    while not group:
-        pass
+    assert group.wait(log.append(), 0.01) is False
+    first = waiting(group, log)
+    group.gather(FAST_S)
     assert group.take() >= 1
-    group.serve(log.end)
-    group.let_go()
-    first.join(PATIENCE_S)
-    assert first.results == [True]
+    end(group, log, first)
 
 
 @pytest.mark.parametrize("arguments", [(), (1,), ("1", 1.0), (1, "1"), (1, None)])

@@ -41,7 +41,8 @@ def contents(root: Path) -> dict[str, bytes | None]:
 
 
 def assert_dry_run_is_true(root: Path, policy: Policy, config: StoreConfig, now_ms: int) -> None:
-    """Claim that a dry run changes nothing and tells what the repair then does."""
+    """Claim that a dry run changes nothing, makes no lock, and tells what the repair then does."""
+    (root / "lock").unlink(missing_ok=True)
     before = contents(root)
     said = repair_store(root, policy=policy, dry_run=True, config=config, now_ms=now_ms)
     assert contents(root) == before
