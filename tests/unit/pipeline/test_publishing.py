@@ -14,6 +14,7 @@ from pyarrow import parquet
 
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline import audit, rebuild, report, restore
+from rocketstore.pipeline.jobs import publishing
 from rocketstore.pipeline.jobs.archive.archive_table import Archive
 from rocketstore.pipeline.jobs.publishing import published, put, refuse_taken, write_parquet
 from rocketstore.pipeline.sink.sink_writer import new_job
@@ -53,7 +54,9 @@ def test_the_names_of_new_directories_above_are_on_the_disk(tmp_path, monkeypatc
     assert {tmp_path, tmp_path / "new", tmp_path / "new" / "deep"} <= {*synced}
 
 
-def test_a_block_that_fails_leaves_nothing(tmp_path):
+def test_a_block_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(publishing, "PAUSE_S", 0)
+
     def make():
         with published(str(tmp_path / "made")) as partial:
             (Path(partial) / "file").write_text("x")

@@ -1,7 +1,5 @@
 """Queue offsets that repeat, jump, come late or cannot be get the places dispatch gives them."""
 
-import tempfile
-from pathlib import Path
 from unittest.mock import patch
 
 from hypothesis import example, given, settings
@@ -10,6 +8,7 @@ from hypothesis import strategies as st
 from rocketstore import StoreConfig
 from rocketstore.format.file_name import file_name
 from rocketstore.pipeline.jobs.rebuild import rebuild_job
+from support.memory import memory_directory
 from support.rebuild_oracle import dispatched
 from support.rebuild_runs import rebuilt_here
 from support.synthetic_log import SyntheticLog, record_bytes
@@ -98,8 +97,8 @@ FAR = PLAIN | {"first": 2**40, "step": 0}
 @example(wanted=[FAR, PLAIN | {"first": 0, "step": 2**61}], split=400, part=5)
 @example(wanted=[PLAIN | {"first": 3, "step": 1}] * 23, split=400, part=10)
 def test_every_place_is_the_one_that_dispatch_gives(wanted, split, part):
-    with tempfile.TemporaryDirectory() as name, patch.object(rebuild_job, "PART_ENTRIES", part):
-        store, expected = Path(name) / "store", Path(name) / "expected"
+    with memory_directory() as place, patch.object(rebuild_job, "PART_ENTRIES", part):
+        store, expected = place / "store", place / "expected"
         write_log(store, wanted)
         queues, index = dispatched(store, expected, config=CONFIG)
         report = rebuilt_here(store, config=CONFIG, max_split_bytes=split)

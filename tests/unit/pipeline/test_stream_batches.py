@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from rocketstore import Message, MessageStore
+from rocketstore import Message
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.pipeline import planning
 from rocketstore.pipeline.streaming import live_queues
@@ -16,8 +16,9 @@ from rocketstore.pipeline.streaming.stream_reader import StoreStreamReader
 from rocketstore.places import files
 from support.clock import Clock
 from support.golden_stores import STORES, golden_root
+from support.memory import memory_directory
 from support.pipeline_tables import read_table
-from support.small_store import CONFIG, LOG_FILE_BYTES, build_store, messages, open_store, put_all
+from support.small_store import LOG_FILE_BYTES, build_store, messages, open_store, put_all
 from support.stream_run import MODES, StreamRun, flat, places_of, sorted_places
 
 
@@ -605,13 +606,11 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("name", MODES)
 @given(steps=STEPS, body_size=st.sampled_from([10, 900, 5_000]))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_message_comes_once_whatever_happens(tmp_path_factory, name, steps, body_size):
-    mode = MODES[name]
-    root = tmp_path_factory.mktemp("any") / "store"
-    clock = Clock()
+@settings(max_examples=25)
+def test_every_message_comes_once_whatever_happens(name, steps, body_size):
+    mode, clock = MODES[name], Clock()
     put, found = [], []
-    with MessageStore.open(root, CONFIG, clock=clock, threads=False) as store:
+    with memory_directory() as root, open_store(root, clock) as store:
         run = StreamRun(root, startingOffsets="earliest", **mode)
         for step, number in steps:
             if step == "put":
