@@ -5,8 +5,12 @@ import os
 import pytest
 
 from rocketstore.pipeline import register
+from support.memory import tmp_path
 from support.s3_server import CREDENTIALS
 from support.spark_session import require_java, start_session
+
+__all__ = ["tmp_path"]
+"""A directory in memory: jobs and sinks sync each file that they make."""
 
 LOW_NUMBERS = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(64)]
 """Numbers of files kept for Spark. PySpark's driver waits for callbacks by `select`, which no file

@@ -238,35 +238,28 @@ def test_a_schema_of_a_table_of_the_catalog_brings_none_of_its_options_along(
         spark.sql("DROP TABLE IF EXISTS kept")
 
 
-FILTERS = (
-    "topic = 'TopicA'",
-    "topic IN ('TopicB', 'Topic-C_1') AND queueId >= 1",
-    "topic = 'TopicA' OR tags = 'TagB'",
-    "tags IS NULL",
-    "NOT topic LIKE 'Topic%'",
-    "storeTimestamp >= '2026-11-21 04:53:11.5' AND storeTimestamp < '2026-11-21 04:53:12'",
-    "physicalOffset BETWEEN 100000 AND 200000",
-    "queueOffset <=> 7 AND brokerName = 'store'",
-    "cast(storeTimestamp AS date) = '2026-11-21' AND queueId = 3",
-    "size + 1 > 300",
-)
-
-
 FILTER_COLUMNS = "topic,tags,queueId,queueOffset,physicalOffset,size,storeTimestamp,brokerName"
 
 
 @pytest.fixture(scope="module")
 def unfiltered(spark, basic):
-    """What Spark finds in rows that it already has."""
+    """Return a frame of rows that Spark already has."""
     rows = load(spark, basic, table="commitlog", columns=FILTER_COLUMNS).collect()
-    frame = spark.createDataFrame(rows)
-    return [by_offset(rows_of(frame.filter(one))) for one in FILTERS]
+    return spark.createDataFrame(rows)
 
 
-@pytest.mark.parametrize("number", [0, 2, 5])
-def test_a_filter_gives_the_same_rows_under_spark_s_defaults(spark, basic, unfiltered, number):
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "topic = 'TopicA'",
+        "topic = 'TopicA' OR tags = 'TagB'",
+        "storeTimestamp >= '2026-11-21 04:53:11.5' AND storeTimestamp < '2026-11-21 04:53:12'",
+    ],
+)
+def test_a_filter_gives_the_same_rows_under_spark_s_defaults(spark, basic, unfiltered, wanted):
     frame = load(spark, basic, table="commitlog", columns=FILTER_COLUMNS)
-    assert by_offset(rows_of(frame.filter(FILTERS[number]))) == unfiltered[number]
+    found, expected = (by_offset(rows_of(one.filter(wanted))) for one in (frame, unfiltered))
+    assert found == expected
 
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
