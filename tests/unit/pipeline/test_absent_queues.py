@@ -49,6 +49,15 @@ def store(tmp_path, written):
     return shutil.copytree(written, tmp_path / "store")
 
 
+@pytest.fixture
+def other(tmp_path):
+    with MessageStore.open(tmp_path / "other", CONFIG) as opened:
+        for _ in range(400):
+            opened.put(Message(topic="elsewhere", body=BODY))
+        opened.wait_dispatched()
+    return tmp_path / "other"
+
+
 def planned_bytes(*paths, **options):
     options["paths"] = json.dumps([str(path) for path in paths])
     return sum(part.byte_count for task in plan_table(paths[0], **options) for part in task)
@@ -114,12 +123,8 @@ def test_a_group_that_stands_at_the_begin_of_a_queue_has_had_no_message_of_it(st
     assert planned_bytes(store, subscribe="quiet") < 0.05 * planned_bytes(store)
 
 
-def test_a_store_of_several_that_lacks_the_topic_is_left_out(store, tmp_path):
-    with MessageStore.open(tmp_path / "other", CONFIG) as other:
-        for _ in range(400):
-            other.put(Message(topic="elsewhere", body=BODY))
-        other.wait_dispatched()
-    pair = (store, tmp_path / "other")
+def test_a_store_of_several_that_lacks_the_topic_is_left_out(store, other):
+    pair = (store, other)
     assert planned_bytes(*pair, subscribe="quiet") < 0.05 * planned_bytes(*pair)
     found = read_table(store, paths=json.dumps([str(one) for one in pair]), subscribe="quiet")
     assert [row["queueOffset"] for row in found] == [0, 1]
@@ -282,12 +287,8 @@ def test_known_ends_are_read_as_storage_writes_them(store):
     assert QueueKey("later", 0) in read_known_ends(place)
 
 
-def test_known_ends_of_another_log_do_not_count(store, tmp_path):
-    with MessageStore.open(tmp_path / "other", CONFIG) as other:
-        for _ in range(400):
-            other.put(Message(topic="elsewhere", body=BODY))
-        other.wait_dispatched()
-    (store / "known-ends").write_bytes((tmp_path / "other" / "known-ends").read_bytes())
+def test_known_ends_of_another_log_do_not_count(store, other):
+    (store / "known-ends").write_bytes((other / "known-ends").read_bytes())
     for is_open in (False, True):
         assert read_known_ends(StorePlace(str(store), "store", is_open=is_open)) is None
 

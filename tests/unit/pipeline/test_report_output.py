@@ -5,7 +5,7 @@ from unittest import mock
 
 import pytest
 
-from rocketstore.errors import ConfigError, StoreError
+from rocketstore.errors import StoreError
 from rocketstore.pipeline.jobs.report import report_job
 from rocketstore.pipeline.jobs.report.report_tables import TABLES
 from support import report_run
@@ -84,14 +84,3 @@ def test_a_report_that_fails_half_way_leaves_nothing(
     with pytest.raises(StoreError, match=r"No space left on device|the file cannot be read"):
         make_report(store, tmp_path / "report")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
-
-
-def test_a_place_inside_the_store_is_refused(store):
-    (store / "checkpoint").touch()
-    with pytest.raises(ConfigError, match="inside the store"):
-        make_report(store, store / "report")
-
-
-def test_a_place_on_no_disk_is_refused(store):
-    with pytest.raises(ConfigError, match="not on a disk"):
-        make_report(store, "s3://bucket/report")

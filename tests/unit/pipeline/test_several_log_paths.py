@@ -47,12 +47,6 @@ def option(config):
     return {"storePathCommitLog": config.store_path_commit_log}
 
 
-def at_one_place(tmp_path):
-    """Return the same messages in a store of one directory."""
-    build_store(tmp_path / "one", COUNT, Clock())
-    return tmp_path / "one"
-
-
 # --- read whole ---------------------------------------------------------------------------------
 
 
@@ -204,12 +198,6 @@ def test_an_audit_reports_what_lies_after_a_directory_with_one_file(parts, tmp_p
     assert any(one.kind.startswith("queue") and one.severity.value != "note" for one in found)
 
 
-def test_one_lost_file_is_still_a_hole(tmp_path):
-    root = at_one_place(tmp_path)
-    sorted((root / "commitlog").iterdir())[2].unlink()
-    assert "missing" in {row["state"] for row in read_table(root, table="segments")}
-
-
 def test_a_file_in_two_directories_is_refused(parts, tmp_path):
     root, config = parts
     shutil.copy(min((tmp_path / "other").iterdir()), root / "commitlog")
@@ -242,7 +230,8 @@ def test_an_object_store_has_one_directory(s3):
 
 
 def test_settings_of_a_broker_may_come_with_a_copy_of_its_store(tmp_path):
-    root = at_one_place(tmp_path)
+    root = tmp_path / "one"
+    build_store(root, COUNT, Clock())
     config = StoreConfig(
         store_path_root_dir="/data/broker/store",
         store_path_commit_log="/data/broker/store/commitlog",

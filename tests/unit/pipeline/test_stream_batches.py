@@ -18,8 +18,10 @@ from support.clock import Clock
 from support.golden_stores import STORES, golden_root
 from support.memory import memory_directory
 from support.pipeline_tables import read_table
-from support.small_store import LOG_FILE_BYTES, build_store, messages, open_store, put_all
+from support.small_store import LOG_FILE_BYTES, messages, open_store, put_all
 from support.stream_run import MODES, StreamRun, flat, places_of, sorted_places
+
+ALL = {"startingOffsets": "earliest"}
 
 
 @pytest.fixture
@@ -33,11 +35,19 @@ def root(tmp_path, store):
     return tmp_path / "store"
 
 
+@pytest.fixture
+def both(tmp_path, clock):
+    """Two stores that are open, below `stores`."""
+    top = tmp_path / "stores"
+    with open_store(top / "a", clock) as a, open_store(top / "b", clock) as b:
+        yield a, b
+
+
 # --- growth -------------------------------------------------------------------------------------
 
 
 def test_what_is_put_between_batches_is_in_the_next_one(root, store, clock, mode):
-    run = StreamRun(root, startingOffsets="earliest", **mode)
+    run = StreamRun(root, **ALL, **mode)
     first = 0
     for count in (1, 3, 80, 1, 200, 2):
         put = put_all(store, messages(count, first=first), clock)
@@ -50,7 +60,7 @@ def test_what_is_put_between_batches_is_in_the_next_one(root, store, clock, mode
 def test_bodies_and_offsets_are_what_was_put(root, store, clock, mode):
     wanted = messages(40)
     put_all(store, wanted, clock)
-    rows = flat(StreamRun(root, startingOffsets="earliest", **mode).drain())
+    rows = flat(StreamRun(root, **ALL, **mode).drain())
     rows.sort(key=lambda row: row["physicalOffset"])
     assert [(row["topic"], row["body"], row["tags"]) for row in rows] == [
         (one.topic, one.body, one.tags) for one in wanted
@@ -95,15 +105,13 @@ HEALTHY = [name for name in STORES if not name.startswith("crash/")]
 def test_a_stream_over_a_java_store_has_the_rows_of_a_query(name):
     root = golden_root(name)
     rows = read_table(root)
-    stream = StreamRun(root, startingOffsets="earliest", maxOffsetsPerTrigger=100)
+    stream = StreamRun(root, **ALL, maxOffsetsPerTrigger=100)
     assert flat(stream.drain()) == rows
     entries = {
         (one["topic"], one["queueId"], one["queueOffset"])
         for one in read_table(root, table="consumequeue")
     }
-    queues = StreamRun(
-        root, startingOffsets="earliest", subscribePattern=".*", maxOffsetsPerTrigger=100
-    )
+    queues = StreamRun(root, **ALL, subscribePattern=".*", maxOffsetsPerTrigger=100)
     found = sorted(flat(queues.drain()), key=lambda row: row["physicalOffset"])
     assert found == [
         row for row in rows if (row["topic"], row["queueId"], row["queueOffset"]) in entries
@@ -116,7 +124,7 @@ def test_a_stream_over_a_java_store_has_the_rows_of_a_query(name):
 
 def test_a_batch_has_as_many_records_as_it_may(root, store, clock, mode):
     put = put_all(store, messages(100), clock)
-    run = StreamRun(root, startingOffsets="earliest", maxOffsetsPerTrigger=30, **mode)
+    run = StreamRun(root, **ALL, maxOffsetsPerTrigger=30, **mode)
     batches = run.drain()
     assert [len(rows) for rows in batches] == [30, 30, 30, 10]
     assert [sorted(places_of(rows)) for rows in batches] == [
@@ -130,20 +138,18 @@ def test_a_batch_has_as_many_records_as_it_may(root, store, clock, mode):
 def test_a_batch_has_as_many_bytes_as_it_may(root, store, clock, mode):
     put_all(store, messages(100), clock)
     limit = 5_000
-    run = StreamRun(root, startingOffsets="earliest", maxBytesPerTrigger=limit, **mode)
+    run = StreamRun(root, **ALL, maxBytesPerTrigger=limit, **mode)
     sizes = [[row["size"] for row in rows] for rows in run.drain()]
     assert sum(map(len, sizes)) == 100
     assert all(sum(batch) <= limit for batch in sizes)
     assert all(sum(batch) + 400 > limit for batch in sizes[:-1])
 
 
-@pytest.mark.parametrize(("rows", "size", "expected"), [(10, 1_000_000, 10), (50, 1_000, 3)])
-def test_the_smaller_of_two_limits_wins(tmp_path, mode, rows, size, expected):
-    root = tmp_path / "store"
-    build_store(root, 60, Clock())
-    run = StreamRun(
-        root, startingOffsets="earliest", maxOffsetsPerTrigger=rows, maxBytesPerTrigger=size, **mode
-    )
+@pytest.mark.parametrize(("limits", "expected"), [((10, 1_000_000), 10), ((50, 1_000), 3)])
+def test_the_smaller_of_two_limits_wins(root, store, clock, mode, limits, expected):
+    put_all(store, messages(60), clock)
+    rows, size = limits
+    run = StreamRun(root, **ALL, maxOffsetsPerTrigger=rows, maxBytesPerTrigger=size, **mode)
     batches = run.drain()
     assert {len(batch) for batch in batches[:-1]} == {expected}
     assert len(flat(batches)) == 60
@@ -151,13 +157,13 @@ def test_the_smaller_of_two_limits_wins(tmp_path, mode, rows, size, expected):
 
 def test_a_record_heavier_than_the_limit_is_a_batch_by_itself(root, store, clock, mode):
     put_all(store, messages(3, body_size=2_000), clock)
-    run = StreamRun(root, startingOffsets="earliest", maxBytesPerTrigger=10, **mode)
+    run = StreamRun(root, **ALL, maxBytesPerTrigger=10, **mode)
     assert [len(rows) for rows in run.drain()] == [1, 1, 1]
 
 
 def test_everything_at_once_when_spark_asks_for_it(root, store, clock, mode):
     put_all(store, messages(60), clock)
-    run = StreamRun(root, startingOffsets="earliest", maxOffsetsPerTrigger=7, **mode)
+    run = StreamRun(root, **ALL, maxOffsetsPerTrigger=7, **mode)
     assert len(run.batch(UNLIMITED)) == 60
 
 
@@ -166,7 +172,7 @@ def test_everything_at_once_when_spark_asks_for_it(root, store, clock, mode):
 def test_batches_do_not_depend_on_how_they_are_cut(root, store, clock, mode, split, parts):
     put = put_all(store, messages(120), clock)
     run = StreamRun(
-        root, startingOffsets="earliest", maxOffsetsPerTrigger=50,
+        root, **ALL, maxOffsetsPerTrigger=50,
         maxSplitBytes=split, minPartitions=parts, **mode,
     )  # fmt: skip
     assert sorted_places(run.drain()) == put
@@ -176,7 +182,7 @@ def test_a_stream_through_many_files_loses_nothing_at_their_ends(root, store, cl
     put = put_all(store, messages(60, body_size=3000), clock)
     assert put[-1] > 10 * LOG_FILE_BYTES
     for limit in (1, 13, 1000):
-        run = StreamRun(root, startingOffsets="earliest", maxOffsetsPerTrigger=limit, **mode)
+        run = StreamRun(root, **ALL, maxOffsetsPerTrigger=limit, **mode)
         assert sorted_places(run.drain()) == put
 
 
@@ -191,7 +197,7 @@ def seconds():
 
 def waiting(root, seconds, **options):
     return StreamRun(
-        root, startingOffsets="earliest", clock=lambda: seconds[0], minOffsetsPerTrigger=10,
+        root, **ALL, clock=lambda: seconds[0], minOffsetsPerTrigger=10,
         maxTriggerDelay="60s", **options,
     )  # fmt: skip
 
@@ -216,15 +222,14 @@ def test_a_batch_waits_for_so_many_records_or_so_long(root, store, clock, mode, 
     assert len(StreamRun(root, run.checkpoint, minOffsetsPerTrigger=10, **mode).batch()) == 2
 
 
-def test_records_of_all_stores_count_for_a_batch_that_waits(tmp_path, clock, mode, seconds):
-    a, b = open_both(tmp_path, clock)
-    with a, b:
-        run = waiting(tmp_path / "stores", seconds, **mode)
-        assert run.batch() == []
-        put_all(a, messages(6), clock)
-        assert run.batch() is None
-        put_all(b, messages(4), clock)
-        assert len(run.batch()) == 10
+def test_records_of_all_stores_count_for_a_batch_that_waits(tmp_path, clock, both, mode, seconds):
+    a, b = both
+    run = waiting(tmp_path / "stores", seconds, **mode)
+    assert run.batch() == []
+    put_all(a, messages(6), clock)
+    assert run.batch() is None
+    put_all(b, messages(4), clock)
+    assert len(run.batch()) == 10
 
 
 def test_available_now_and_once_wait_for_nothing(root, store, clock, mode, seconds):
@@ -242,12 +247,11 @@ def test_available_now_and_once_wait_for_nothing(root, store, clock, mode, secon
 # --- available now ------------------------------------------------------------------------------
 
 
-def test_available_now_ends_where_the_log_was_when_it_began(root, store, clock, mode):
+@pytest.mark.parametrize("limit", [{"maxOffsetsPerTrigger": 20}, {}])
+def test_available_now_ends_where_the_log_was_when_it_began(root, store, clock, mode, limit):
     put = put_all(store, messages(50), clock)
-    run = StreamRun(
-        root, available_now=True, startingOffsets="earliest", maxOffsetsPerTrigger=20, **mode
-    )
-    batches = [run.batch()]
+    run = StreamRun(root, available_now=True, **ALL, **limit, **mode)
+    batches = [run.batch()] if limit else []
     later = put_all(store, messages(50, first=50), clock)
     batches += run.drain()
     assert sorted_places(batches) == put
@@ -256,16 +260,9 @@ def test_available_now_ends_where_the_log_was_when_it_began(root, store, clock, 
     assert StreamRun(root, run.checkpoint, available_now=True, **mode).drain() == []
 
 
-def test_available_now_without_limits_ends_there_too(root, store, clock, mode):
-    put = put_all(store, messages(50), clock)
-    run = StreamRun(root, available_now=True, startingOffsets="earliest", **mode)
-    put_all(store, messages(50, first=50), clock)
-    assert sorted_places(run.drain()) == put
-
-
 def test_a_queue_made_after_available_now_began_is_for_the_next_run(root, store, clock):
     put_all(store, messages(10), clock)
-    run = StreamRun(root, available_now=True, startingOffsets="earliest", subscribePattern=".*")
+    run = StreamRun(root, available_now=True, **ALL, subscribePattern=".*")
     store.put(Message(topic="Late", body=b"x"), queue_id=0)
     assert store.wait_dispatched()
     assert {row["topic"] for row in flat(run.drain())} == {"Topic0", "Topic1"}
@@ -277,7 +274,7 @@ def test_a_queue_made_after_available_now_began_is_for_the_next_run(root, store,
 
 
 def test_a_restart_at_every_boundary_gives_the_same_batches(root, store, clock, mode):
-    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 17, **mode}
+    options = {**ALL, "maxOffsetsPerTrigger": 17, **mode}
     put_all(store, messages(100), clock)
     run = StreamRun(root, **options)
     whole = run.drain()
@@ -314,17 +311,17 @@ def test_a_first_batch_from_the_latest_is_not_moved_by_a_restart(root, store, cl
 
 def test_a_store_that_grew_during_a_restart_does_not_grow_the_batch(root, store, clock, mode):
     put = put_all(store, messages(20), clock)
-    first = StreamRun(root, startingOffsets="earliest", **mode)
+    first = StreamRun(root, **ALL, **mode)
     first.plan_next()
     later = put_all(store, messages(30, first=20), clock)
-    second = StreamRun(root, first.checkpoint, startingOffsets="earliest", **mode)
+    second = StreamRun(root, first.checkpoint, **ALL, **mode)
     assert sorted(places_of(second.batch())) == put
     assert sorted_places(second.drain()) == later
 
 
 def test_start_options_mean_nothing_once_there_is_a_checkpoint(root, store, clock, mode):
     put_all(store, messages(20), clock)
-    first = StreamRun(root, startingOffsets="earliest", **mode)
+    first = StreamRun(root, **ALL, **mode)
     first.drain()
     second = StreamRun(root, first.checkpoint, startingOffsets="latest", **mode)
     later = put_all(store, messages(5, first=20), clock)
@@ -411,10 +408,9 @@ def test_a_store_that_is_not_there_is_named(root, store):
     with pytest.raises(ConfigError, match=r"names store 'broker-z'.*the stores are store"):
         StreamRun(root, startingOffsets='{"broker-z":5}').batch()
     queues = '{"Topic0":{"broker-z":{"0":5}}}'
-    with pytest.raises(ConfigError, match=r"names store 'broker-z'.*the stores are store"):
-        StreamRun(root, subscribe="Topic0", startingOffsets=queues).batch()
-    with pytest.raises(ConfigError, match=r"ByTimestamp names store 'broker-z'.*are store"):
-        StreamRun(root, subscribe="Topic0", startingOffsetsByTimestamp=queues).batch()
+    for option in ("startingOffsets", "startingOffsetsByTimestamp"):
+        with pytest.raises(ConfigError, match=rf"{option} names store 'broker-z'.*are store"):
+            StreamRun(root, subscribe="Topic0", **{option: queues}).batch()
 
 
 # --- queues and stores --------------------------------------------------------------------------
@@ -442,7 +438,7 @@ def test_only_chosen_queues_are_streamed(root, store, clock):
     for number in range(40):
         store.put(Message(topic=f"Topic{number % 2}", body=b"x"), queue_id=number % 4)
     assert store.wait_dispatched()
-    run = StreamRun(root, startingOffsets="earliest", assign='{"Topic0":[2]}')
+    run = StreamRun(root, **ALL, assign='{"Topic0":[2]}')
     rows = flat(run.drain())
     assert {(row["topic"], row["queueId"]) for row in rows} == {("Topic0", 2)}
     assert [row["queueOffset"] for row in rows] == list(range(10))
@@ -459,7 +455,7 @@ def test_queues_of_unequal_speed_are_read_in_the_order_of_the_log(
         for number in range(120)
     ]
     assert store.wait_dispatched()
-    run = StreamRun(root, startingOffsets="earliest", subscribe="Topic0", maxOffsetsPerTrigger=20)
+    run = StreamRun(root, **ALL, subscribe="Topic0", maxOffsetsPerTrigger=20)
     batches = [sorted(places_of(rows)) for rows in run.drain()]
     assert [place for batch in batches for place in batch] == [one.physical_offset for one in put]
     assert all(0 < len(batch) <= 20 for batch in batches)
@@ -467,9 +463,7 @@ def test_queues_of_unequal_speed_are_read_in_the_order_of_the_log(
 
 def test_tags_choose_rows_and_not_batches(root, store, clock, mode):
     put_all(store, messages(90), clock)
-    run = StreamRun(
-        root, startingOffsets="earliest", maxOffsetsPerTrigger=30, subExpression="Tag1", **mode
-    )
+    run = StreamRun(root, **ALL, maxOffsetsPerTrigger=30, subExpression="Tag1", **mode)
     batches = run.drain()
     assert [len(rows) for rows in batches] == [10, 10, 10]
     assert {row["tags"] for row in flat(batches)} == {"Tag1"}
@@ -477,26 +471,19 @@ def test_tags_choose_rows_and_not_batches(root, store, clock, mode):
 
 def test_a_table_without_bodies_can_be_streamed(root, store, clock, mode):
     put = put_all(store, messages(20), clock)
-    run = StreamRun(root, startingOffsets="earliest", table="commitlog", **mode)
+    run = StreamRun(root, **ALL, table="commitlog", **mode)
     rows = flat(run.drain())
     assert sorted(places_of(rows)) == put
     assert "body" not in rows[0]
 
 
-def open_both(tmp_path, clock):
-    return [open_store(tmp_path / "stores" / name, clock) for name in ("a", "b")]
-
-
 @pytest.mark.parametrize("limit", [1, 7, 1000])
-def test_a_limit_holds_for_each_store_by_itself(tmp_path, clock, mode, limit):
-    a, b = open_both(tmp_path, clock)
-    with a, b:
-        put_all(a, messages(100), clock)
-        put_all(b, messages(20), clock)
-        run = StreamRun(
-            tmp_path / "stores", startingOffsets="earliest", maxOffsetsPerTrigger=limit, **mode
-        )
-        batches = run.drain()
+def test_a_limit_holds_for_each_store_by_itself(tmp_path, clock, both, mode, limit):
+    a, b = both
+    put_all(a, messages(100), clock)
+    put_all(b, messages(20), clock)
+    run = StreamRun(tmp_path / "stores", **ALL, maxOffsetsPerTrigger=limit, **mode)
+    batches = run.drain()
     for name, total in (("a", 100), ("b", 20)):
         counts = [sum(row["brokerName"] == name for row in rows) for rows in batches]
         full, rest = divmod(total, limit)
@@ -505,43 +492,38 @@ def test_a_limit_holds_for_each_store_by_itself(tmp_path, clock, mode, limit):
 
 @pytest.mark.parametrize("busy", ["a", "b"])
 def test_a_store_that_grows_faster_than_the_limit_never_keeps_another_waiting(
-    tmp_path, clock, mode, busy
+    tmp_path, clock, both, mode, busy
 ):
-    a, b = open_both(tmp_path, clock)
-    with a, b:
-        store = {"a": a, "b": b}[busy]
-        put_all({"a": b, "b": a}[busy], messages(50), clock)
-        put_all(store, messages(50), clock)
-        run = StreamRun(
-            tmp_path / "stores", startingOffsets="earliest", maxOffsetsPerTrigger=10, **mode
-        )
-        rows = []
-        for number in range(5):
-            put_all(store, messages(30, first=50 + 30 * number), clock)
-            rows += run.batch()
+    other, store = both if busy == "b" else reversed(both)
+    put_all(other, messages(50), clock)
+    put_all(store, messages(50), clock)
+    run = StreamRun(tmp_path / "stores", **ALL, maxOffsetsPerTrigger=10, **mode)
+    rows = []
+    for number in range(5):
+        put_all(store, messages(30, first=50 + 30 * number), clock)
+        rows += run.batch()
     counts = {name: sum(row["brokerName"] == name for row in rows) for name in "ab"}
     assert counts == {"a": 50, "b": 50}
 
 
 @pytest.mark.parametrize("limits", [{"maxOffsetsPerTrigger": 10}, {"maxBytesPerTrigger": 4000}])
 def test_a_store_far_ahead_and_one_that_grows_both_move_in_each_batch(
-    tmp_path, clock, mode, limits
+    tmp_path, clock, both, mode, limits
 ):
-    a, b = open_both(tmp_path, clock)
-    with a, b:
-        put_all(a, messages(400, body_size=1000), clock)
-        run = StreamRun(tmp_path / "stores", startingOffsets="latest", **limits, **mode)
-        assert run.batch() == []
-        # From here on every offset of `a` is beyond all that `b` will ever have.
-        put_all(a, messages(30, first=400), clock)
-        put_all(b, messages(30), clock)
-        found = []
-        for first in range(30, 75, 15):
-            rows = run.batch()
-            assert {row["brokerName"] for row in rows} == {"a", "b"}
-            found += rows
-            put_all(b, messages(15, first=first), clock)
-        found += flat(run.drain())
+    a, b = both
+    put_all(a, messages(400, body_size=1000), clock)
+    run = StreamRun(tmp_path / "stores", startingOffsets="latest", **limits, **mode)
+    assert run.batch() == []
+    # From here on every offset of `a` is beyond all that `b` will ever have.
+    put_all(a, messages(30, first=400), clock)
+    put_all(b, messages(30), clock)
+    found = []
+    for first in range(30, 75, 15):
+        rows = run.batch()
+        assert {row["brokerName"] for row in rows} == {"a", "b"}
+        found += rows
+        put_all(b, messages(15, first=first), clock)
+    found += flat(run.drain())
     assert len(found) == 30 + 75
     places = {(row["brokerName"], row["physicalOffset"]) for row in found}
     assert len(places) == len(found)
@@ -563,25 +545,23 @@ def test_a_store_that_appears_later_begins_at_its_beginning(tmp_path, clock, mod
             assert len(flat(again.drain())) == 3
 
 
-def test_two_stores_of_one_name_are_refused(tmp_path, clock):
-    a, b = open_both(tmp_path, clock)
-    with a, b, pytest.raises(ConfigError, match="two stores are called same"):
+def test_two_stores_of_one_name_are_refused(tmp_path, both):
+    with pytest.raises(ConfigError, match="two stores are called same"):
         StreamRun(tmp_path / "stores", brokerName="same,same").batch()
 
 
-def test_what_is_left_is_shown_for_every_store(tmp_path, clock):
-    a, b = open_both(tmp_path, clock)
-    with a, b:
-        put = put_all(a, messages(30), clock)
-        put_all(b, messages(4), clock)
-        options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
-        shown = {}
-        for kind, choice in MODES.items():
-            given_options = {"path": str(tmp_path / "stores"), **options, **choice}
-            reader = StoreStreamReader(given_options, StructType())
-            assert reader.reportLatestOffset() is None
-            reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
-            shown[kind] = reader.reportLatestOffset()
+def test_what_is_left_is_shown_for_every_store(tmp_path, clock, both):
+    a, b = both
+    put = put_all(a, messages(30), clock)
+    put_all(b, messages(4), clock)
+    options = {**ALL, "maxOffsetsPerTrigger": "10"}
+    shown = {}
+    for kind, choice in MODES.items():
+        given_options = {"path": str(tmp_path / "stores"), **options, **choice}
+        reader = StoreStreamReader(given_options, StructType())
+        assert reader.reportLatestOffset() is None
+        reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+        shown[kind] = reader.reportLatestOffset()
     assert shown["log"]["of"] == f"the whole log in {tmp_path}/stores"
     assert shown["queues"]["of"] == f"queues of Topic.* in {tmp_path}/stores"
     logs = shown["log"]["log"]
@@ -611,7 +591,7 @@ def test_every_message_comes_once_whatever_happens(name, steps, body_size):
     mode, clock = MODES[name], Clock()
     put, found = [], []
     with memory_directory() as root, open_store(root, clock) as store:
-        run = StreamRun(root, startingOffsets="earliest", **mode)
+        run = StreamRun(root, **ALL, **mode)
         for step, number in steps:
             if step == "put":
                 put += put_all(store, messages(number, first=len(put), body_size=body_size), clock)
