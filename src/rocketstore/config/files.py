@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from rocketstore.config.store_options import SMALL_SIZES
+from rocketstore.config.store_options import LEAST_LOG_FILE_BYTES, SMALL_SIZES
 from rocketstore.errors import ConfigError, FormatError
 from rocketstore.format.index_file import (
     DEFAULT_ITEM_COUNT,
@@ -31,6 +31,7 @@ from rocketstore.format.index_file import (
     layout_of,
 )
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
+from rocketstore.rules.files import usual_size
 from rocketstore.units import GiB
 
 if TYPE_CHECKING:
@@ -72,7 +73,12 @@ class FileObservation(NamedTuple):
     """A file of a store and its length."""
 
     path: Path
-    size_bytes: int
+    size: int
+
+    @property
+    def base(self) -> int:
+        """The offset in the name of a file of the log."""
+        return int(self.path.name)
 
 
 class ObservedSizes(NamedTuple):
@@ -98,6 +104,14 @@ def commonest(files: Iterable[tuple[Path, int]], multiple_of: int = 1) -> FileOb
     return next((FileObservation(path, most) for path in sizes if sizes[path] == most), None)
 
 
+def usual_log_file(files: Iterable[tuple[Path, int]]) -> FileObservation | None:
+    """Return a file of the log with the length that names and lengths tell, which all may lack."""
+    found = [FileObservation(path, size) for path, size in files if size]
+    usual = usual_size(sorted(found, key=lambda one: one.base))
+    whole = (one for one in found if one.size == usual)
+    return next(whole, found[0]._replace(size=usual)) if found else None
+
+
 def observed_in(
     config: StoreConfig,
     log: Iterable[tuple[Path, int]],
@@ -113,7 +127,7 @@ def observed_in(
     has_layout = config.max_hash_slot_num is not None and config.max_index_num is not None
     queue_size = config.mapped_file_size_consume_queue
     return ObservedSizes(
-        commit_log=None if config.mapped_file_size_commit_log else commonest(log),
+        commit_log=None if config.mapped_file_size_commit_log else usual_log_file(log),
         consume_queue=None if queue_size else commonest(queues, ENTRY_SIZE_BYTES),
         index_file=None if has_layout else commonest(index),
     )
@@ -128,7 +142,7 @@ def refuse_other_size(config: StoreConfig, log: Iterable[tuple[Path, int]]) -> N
     seen = commonest(lengths.items())
     if wanted is None or seen is None:
         return
-    ends = {int(path.name) + size for path, size in lengths.items() if size == seen.size_bytes}
+    ends = {int(path.name) + size for path, size in lengths.items() if size == seen.size}
     if any(int(path.name) in ends for path in lengths):
         resolve_size("mappedFileSizeCommitLog", wanted, seen, wanted)
 
@@ -172,7 +186,7 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
     """
     seen = observed or ObservedSizes()
     default = StoreSizes()
-    if seen.commit_log is not None and seen.commit_log.size_bytes == SMALL.commit_log_file_bytes:
+    if seen.commit_log is not None and seen.commit_log.size == SMALL.commit_log_file_bytes:
         default = SMALL  # what was not there to be seen yet is as small as the rest
     set_queue = config.mapped_file_size_consume_queue
     queue = resolve_size(
@@ -196,6 +210,13 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
         seen.commit_log,
         default.commit_log_file_bytes,
     )
+    if seen.commit_log is not None and log < LEAST_LOG_FILE_BYTES:
+        raise ConfigError(
+            f"{seen.commit_log.path} has {log} bytes, fewer than a file of the log: it was cut off",
+            key="mappedFileSizeCommitLog",
+            value=log,
+            hint="set the size with --set mappedFileSizeCommitLog=… and repair the store",
+        )
     return StoreSizes(log, queue, *_resolve_index(config, seen.index_file, default))
 
 
@@ -203,15 +224,15 @@ def resolve_size(key: str, wanted: int | None, seen: FileObservation | None, def
     """Decide a size: set, else that of a file, else `default`; `ConfigError` where they differ."""
     if seen is None:
         return default if wanted is None else wanted
-    if wanted is not None and wanted != seen.size_bytes:
+    if wanted is not None and wanted != seen.size:
         raise ConfigError(
-            f"{key} is {wanted}, but {seen.path} has {seen.size_bytes} bytes",
+            f"{key} is {wanted}, but {seen.path} has {seen.size} bytes",
             key=key,
             value=wanted,
             hint=f"leave {key} unset (StoreConfig.small() sets it) to take the size of the files; "
             f"{_IF_DAMAGED}",
         )
-    return seen.size_bytes
+    return seen.size
 
 
 def _resolve_index(
@@ -222,10 +243,10 @@ def _resolve_index(
         return slots or default.hash_slot_count, items or default.index_item_count
     if slots is None and items is None:
         try:
-            return layout_of(seen.size_bytes)
+            return layout_of(seen.size)
         except FormatError as error:
             raise ConfigError(
-                f"slots and items of {seen.path} cannot be learnt from its {seen.size_bytes} "
+                f"slots and items of {seen.path} cannot be learnt from its {seen.size} "
                 "bytes, because they are not 1 : 4",
                 key="maxHashSlotNum",
                 hint=f"{error.hint}; if it was cut, move it out of index/: repair makes it again",
@@ -233,17 +254,17 @@ def _resolve_index(
     set_keys = {"maxHashSlotNum": slots, "maxIndexNum": items}
     given = {key: value for key, value in set_keys.items() if value is not None}
     # With one of the two set, the length of the file gives the other exactly.
-    rest = seen.size_bytes - INDEX_HEADER_SIZE
+    rest = seen.size - INDEX_HEADER_SIZE
     if slots is None:
         slots = (rest - given["maxIndexNum"] * ITEM_SIZE_BYTES) // SLOT_SIZE_BYTES
     items = (rest - slots * SLOT_SIZE_BYTES) // ITEM_SIZE_BYTES if items is None else items
     layout = IndexLayout(slots, items)
-    is_possible = slots >= 1 and items >= 1 and layout.size_bytes == seen.size_bytes
+    is_possible = slots >= 1 and items >= 1 and layout.size_bytes == seen.size
     if not is_possible or _is_divided_as_usual(seen, layout):
         key, value = next(iter(given.items()))
         said = " and ".join(f"{key}={value}" for key, value in given.items())
         raise ConfigError(
-            f"{said} cannot be right for {seen.path}, which has {seen.size_bytes} bytes",
+            f"{said} cannot be right for {seen.path}, which has {seen.size} bytes",
             key=key,
             value=value,
             hint=f"set both to what the writer of the files had, or set neither; {_IF_DAMAGED}",
@@ -257,7 +278,7 @@ def _is_divided_as_usual(seen: FileObservation, wanted: IndexLayout) -> bool:
     A length fits many layouts; the newest item tells which it is, as its slot names it.
     """
     try:
-        usual = layout_of(seen.size_bytes)
+        usual = layout_of(seen.size)
         with seen.path.open("rb") as file:
             return not _names_newest(file, wanted) and _names_newest(file, usual)
     except (FormatError, OSError, struct.error):

@@ -9,6 +9,7 @@ from rocketstore.config.option import Option, broker_conf_key
 from rocketstore.errors import ConfigError
 from rocketstore.units import KiB, MiB
 
+LEAST_LOG_FILE_BYTES: Final = 128
 SMALL_SIZES: Final[dict[str, Any]] = {
     # Whole pages, with space for 4.9.8's longest record (4 MiB and 64 KiB) and a BLANK after it.
     "mapped_file_size_commit_log": 4 * MiB + 68 * KiB,
@@ -63,7 +64,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf
     brokerIP1 and listenPort of broker.conf give it."""
 
     # --- sizes of files -------------------------------------------------------------------------
-    mapped_file_size_commit_log: Annotated[int | None, Option("bytes", 128)] = None
+    mapped_file_size_commit_log: Annotated[int | None, Option("bytes", LEAST_LOG_FILE_BYTES)] = None
     """Length of a CommitLog file; unset is learnt from the files, else 1 GiB. A smaller size saves
     disk in a small store. Cannot be changed later."""
     mapped_file_size_consume_queue: Annotated[int | None, Option("bytes", 20)] = None

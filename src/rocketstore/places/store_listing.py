@@ -184,7 +184,7 @@ def list_store(location: str, config: StoreConfig) -> StoreListing:
 def _usual(entries: Iterable[FileEntry]) -> int:
     """Return the commonest length of a queue's files; of batch queues no store has one for all."""
     found = commonest((Path(one.path), one.size) for one in offset_files(entries))
-    return 0 if found is None else found.size_bytes
+    return 0 if found is None else found.size
 
 
 def _listed(location: str, directory: str) -> dict[tuple[str, str], list[FileEntry]]:

@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from rocketstore.errors import NotAStoreError, StoreError
 from rocketstore.format.file_name import file_name
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 
 AnyPath = TypeVar("AnyPath", bound=str | Path)
 
@@ -103,16 +104,19 @@ def usual_size(files: Sequence[File]) -> int:
     """Return the size that all files should have, learnt from their names and lengths.
 
     Damage may have changed a length, and a stray file may have any name: the size is the commonest
-    length with which most files begin where one should, else a distance between two of them.
+    length with which most files begin where one should, else a distance between two of them; none
+    is shorter than an entry of a queue.
     """
     lengths = Counter(file.size for file in files if file.size)
     steps = {after.base - before.base for before, after in itertools.pairwise(files)}
+    steps = {step for step in steps if step >= max(lengths, default=1)}
 
     def weight(size: int) -> tuple[bool, int, int, int]:
         fitting = max(Counter(file.base % size for file in files).values())
         return 2 * fitting > len(files), lengths[size], fitting, size
 
-    return max((lengths.keys() | steps) - {0}, key=weight, default=0)
+    told = {size for size in lengths.keys() | steps if size >= ENTRY_SIZE_BYTES}
+    return max(told or lengths, key=weight, default=0)
 
 
 def usual_place(files: Iterable[File], file_size: int) -> int:

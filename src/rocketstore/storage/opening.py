@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.at_once import at_once
 from rocketstore.config import RecoveryPolicy, StoreConfig, resolve_sizes
-from rocketstore.config.files import LOOKED_AT_QUEUES, ObservedSizes
+from rocketstore.config.files import (
+    LOOKED_AT_QUEUES,
+    ObservedSizes,
+    commonest,
+    usual_log_file,
+)
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
@@ -37,7 +42,7 @@ from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.files.log_directories import claim, refuse_foreign, refuse_part
 from rocketstore.storage.files.mapped_file import MappedFile
-from rocketstore.storage.files.pread_files import OpenFiles, commonest_file, file_lengths
+from rocketstore.storage.files.pread_files import OpenFiles, file_lengths, made_files
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.kinds.resolution import kinds_of
 from rocketstore.storage.log.commit_log import CommitLog
@@ -272,14 +277,11 @@ def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
     """Return a file of the commonest length of each family that the store has."""
     root, slots, items = layout.consume_queue, config.max_hash_slot_num, config.max_index_num
     queues = (file_lengths([root / key.topic / str(key.queue_id)]) for key in listed_queues(root))
+    log, some = file_lengths(layout.log_directories), islice(filter(None, queues), LOOKED_AT_QUEUES)
+    index_size = None if slots is None or items is None else IndexLayout(slots, items).size_bytes
+    queue_size = config.mapped_file_size_consume_queue
     return ObservedSizes(
-        commonest_file(file_lengths(layout.log_directories), config.mapped_file_size_commit_log),
-        commonest_file(
-            chain.from_iterable(islice(filter(None, queues), LOOKED_AT_QUEUES)),
-            config.mapped_file_size_consume_queue,
-        ),
-        commonest_file(
-            listed_index_files(layout.index, []).items(),
-            None if slots is None or items is None else IndexLayout(slots, items).size_bytes,
-        ),
+        usual_log_file(made_files(log, config.mapped_file_size_commit_log)),
+        commonest(made_files(chain.from_iterable(some), queue_size)),
+        commonest(made_files(listed_index_files(layout.index, []).items(), index_size)),
     )

@@ -1,12 +1,25 @@
 """Sizes that nobody set are learnt from the files, and can be read from the store's settings."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from rocketstore import ConfigError, MessageStore, StoreConfig
+from rocketstore import (
+    ConfigError,
+    Message,
+    MessageStore,
+    StoreConfig,
+    StoreDamagedError,
+    repair_store,
+    verify_store,
+)
+from rocketstore.places.store_listing import list_store
+from support.audit_runs import audited
 from support.golden import golden_case
+from support.small_store import CONFIG, LOG_FILE_BYTES
+from support.trees import tree
 
 
 @pytest.fixture
@@ -39,3 +52,41 @@ def test_a_size_that_is_set_and_differs_names_both(basic, setting, size, found, 
     config = StoreConfig(**{setting: size})
     with pytest.raises(ConfigError, match=rf"{size}\D.*\D{found}\D"):
         MessageStore.open(basic, config, read_only=read_only)
+
+
+def cut_off(root: Path, count: int, size: int) -> None:
+    with MessageStore.open(root, CONFIG, threads=False) as store:
+        for _ in range(90):
+            store.put(Message(topic="T", body=bytes(300)))
+    for path in sorted((root / "commitlog").iterdir())[:count]:
+        os.truncate(path, size)
+
+
+@pytest.mark.parametrize(("count", "size"), [(2, 2000), (3, 2000), (3, 2)])
+def test_the_names_of_log_files_tell_the_size_where_most_were_cut_off(tmp_path, count, size):
+    """By the commonest length whole files were moved away, and the last one cut."""
+    cut_off(tmp_path, count, size)
+    found = {one.expected for one in verify_store(tmp_path).findings if "size" in one.kind}
+    assert found == {f"{LOG_FILE_BYTES} bytes"}
+    assert list_store(str(tmp_path), StoreConfig()).sizes.commit_log_file_bytes == LOG_FILE_BYTES
+    if size > 2:
+        with pytest.raises(StoreDamagedError, match="run rocketstore store repair"):
+            MessageStore.open(tmp_path)
+    repair_store(tmp_path)
+    assert {one.stat().st_size for one in (tmp_path / "commitlog").iterdir()} == {LOG_FILE_BYTES}
+    MessageStore.open(tmp_path).close()
+
+
+@pytest.mark.parametrize("door", [MessageStore.open, verify_store, repair_store, audited])
+def test_a_log_file_that_tells_no_size_is_named_and_repaired_with_a_size_that_is_set(
+    tmp_path, door
+):
+    cut_off(tmp_path, 3, 2)
+    for path in sorted((tmp_path / "commitlog").iterdir())[1:]:
+        path.unlink()
+    before = tree(tmp_path)
+    with pytest.raises(ConfigError, match=r"0{20} has 2 bytes, .* --set mappedFileSizeCommitLog"):
+        door(tmp_path, StoreConfig())
+    assert tree(tmp_path) == before
+    repair_store(tmp_path, CONFIG)  # as the error says
+    MessageStore.open(tmp_path).close()

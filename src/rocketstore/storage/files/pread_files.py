@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from rocketstore.config.files import commonest
 from rocketstore.errors import SystemRefusedError
 from rocketstore.format.file_name import is_judged, parse_file_name
 from rocketstore.rules.files import FileFinding, FileProblem, usable_files, usual_size
@@ -44,7 +43,6 @@ from rocketstore.units import ByteRange
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketstore.config.files import FileObservation
     from rocketstore.native.row import ByteArray
     from rocketstore.storage.files.mapped_file import MappedFile
 
@@ -309,15 +307,12 @@ def file_lengths(directories: Sequence[Path]) -> list[tuple[Path, int]]:
     return [(file.path, file.size) for file in listed_files(directories, [])]
 
 
-def commonest_file(
-    files: Iterable[tuple[Path, int]], wanted: int | None, multiple_of: int = 1
-) -> FileObservation | None:
-    """Return a file of the commonest length, where one of `wanted` bytes is set.
+def made_files(files: Iterable[tuple[Path, int]], wanted: int | None) -> Iterator[tuple[Path, int]]:
+    """Yield the files whose lengths tell something, where one of `wanted` bytes is set.
 
     A file of zeros that is shorter than that was being made when the power went.
     """
-    made = ((path, size) for path, size in files if size >= (wanted or 0) or holds_data(path))
-    return commonest(made, multiple_of)
+    return ((path, size) for path, size in files if size >= (wanted or 0) or holds_data(path))
 
 
 def _is_still(file: LogFile) -> bool:

@@ -91,7 +91,7 @@ class PreadIndex:
         findings: list[FileFinding[Path]] = []
         sizes = listed_index_files(self._directory, findings)
         seen = commonest(sizes.items())
-        size = self._layout.size_bytes if self._layout else seen.size_bytes if seen else 0
+        size = self._layout.size_bytes if self._layout else seen.size if seen else 0
         findings += [wrong_index_length(path, size, n) for path, n in sizes.items() if n != size]
         self.findings = findings
         whole = (path for path, found in sizes.items() if found == size)

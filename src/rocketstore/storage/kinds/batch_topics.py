@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from rocketstore.config.files import resolve_size
+from rocketstore.config.files import commonest, resolve_size
 from rocketstore.errors import FormatError, RefusedMessageError, StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.batch_queue_entry import BATCH_COUNT_MAX, BATCH_ENTRY_SIZE_BYTES
@@ -39,7 +39,7 @@ from rocketstore.rules.batch_entries import entry_of
 from rocketstore.rules.extra_queues import with_properties
 from rocketstore.rules.queue_kinds import compare_kinds
 from rocketstore.storage.dispatch.entry_decisions import is_elsewhere, record_at
-from rocketstore.storage.files.pread_files import commonest_file, file_lengths
+from rocketstore.storage.files.pread_files import file_lengths, made_files
 from rocketstore.storage.kinds.batch_pages import BatchPages, LastBatch
 from rocketstore.storage.queues.batch_queues import MappedBatchQueue
 from rocketstore.storage.queues.queue_listing import listed_queues
@@ -301,7 +301,7 @@ def file_size(layout: StoreLayout, config: StoreConfig, sizes: StoreSizes) -> in
     wanted = config.mapped_file_size_batch_queue
     wanted = None if wanted is None else -(-wanted // entry) * entry
     queues = [root / key.topic / str(key.queue_id) for key in listed_queues(root)]
-    usual = commonest_file(file_lengths(queues), wanted, entry)
+    usual = commonest(made_files(file_lengths(queues), wanted), entry)
     default = sizes.consume_queue_file_bytes // ENTRY_SIZE_BYTES * entry
     key = "mapperFileSizeBatchConsumeQueue"
     return resolve_size(key, wanted, usual, default)
