@@ -43,9 +43,9 @@ def java_slave(root: Path, master: str) -> JavaStore:
     return JavaStore(root, {**JAVA_SIZES, **settings})
 
 
-def java_master(root: Path, port: int) -> JavaStore:
+def java_master(root: Path, port: int, **more: Any) -> JavaStore:
     settings: dict[str, Any] = {"brokerRole": "SYNC_MASTER", "haListenPort": port}
-    return JavaStore(root, {**JAVA_SIZES, **settings})
+    return JavaStore(root, {**JAVA_SIZES, **settings, **more})
 
 
 def end_of(java: JavaStore) -> int:
@@ -131,13 +131,17 @@ def test_an_empty_slave_begins_with_the_last_file_of_a_genuine_master(tmp_path):
     assert log_bytes(ours, end, begin) == log_bytes(theirs, end, begin)
 
 
-def test_our_slave_notices_a_genuine_master_that_has_another_log(tmp_path):
+@pytest.mark.parametrize(
+    ("count", "trouble"), [(30, "both logs differ"), (150, "ends after the master's")]
+)
+def test_our_slave_notices_a_genuine_master_that_has_another_log(tmp_path, count, trouble):
     port = free_port()
     with open_master(tmp_path / "ours") as old:
-        put_many(old, 30)
-    with java_master(tmp_path / "theirs", port) as master:
+        put_many(old, count)
+    with java_master(tmp_path / "theirs", port, haSendHeartbeatInterval=500) as master:
         put_java(master, sample_messages(60), accepted=STORED)
-        with open_slave(tmp_path / "ours", f"127.0.0.1:{port}") as slave:
+        often = {"ha_send_heartbeat_interval": 100}
+        with open_slave(tmp_path / "ours", f"127.0.0.1:{port}", **often) as slave:
             end = slave.max_physical_offset
-            wait_until(lambda: "both logs differ" in str(slave.replication.trouble), "it notices")
+            wait_until(lambda: trouble in str(slave.replication.trouble), "it notices")
             assert slave.max_physical_offset == end

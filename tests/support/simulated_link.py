@@ -73,6 +73,7 @@ class MemoryLog:
     def __init__(self) -> None:
         self.data = bytearray()
         self.begin = 0
+        self.is_new = True
         self.is_to_be_killed = False
 
     @property
@@ -84,9 +85,10 @@ class MemoryLog:
         return bytes(self.data[offset:stop]) if offset >= self.begin else b""
 
     def append(self, offset: int, records: memoryview, _store_time_ms: int) -> None:
-        if self.begin == self.end:
+        if self.is_new:
             self.data = bytearray(offset)
             self.begin = offset
+            self.is_new = False
         assert offset == self.end, "only at the end"
         assert offset // FILE_BYTES == (offset + len(records) - 1) // FILE_BYTES, "of one file"
         if self.is_to_be_killed:  # half-way: the next opening cuts the log back to whole records

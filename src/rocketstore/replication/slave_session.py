@@ -58,17 +58,18 @@ class SlaveSession:
         # The beginning of a frame, and how long that is; 0 unknown.
         self._part = bytearray()
         self._part_size = 0
-        self._is_empty = log.end == log.begin
+        self._is_empty = log.is_new
         # Where the next byte belongs, -1 in an empty log that no master has begun.
-        # A master of 4.9 takes 0 for "has nothing"; from 1 on all but one byte is compared.
-        start = -1 if self._is_empty else max(known_start(log.read, log.file_size, log.end), 1)
-        self._next = start
+        self._next = -1 if self._is_empty else log.end
+        if log.end > log.begin:
+            # A master of 4.9 takes 0 for "has nothing"; from 1 on all but one byte is compared.
+            self._next = max(known_start(log.read, log.file_size, log.end), 1)
         self._intake = self._intake_at(log.end)
         self._has_heard = False
         self._signs_without_bytes = 0
         self._reported = 0 if self._is_empty else self._next
         self._greeting = NUMBER.pack(HELLO) + NUMBER.pack(self._reported)
-        self.is_following = False
+        self.is_following = self._next == log.end  # a file without a record: nothing to compare
         self.master_end = -1
 
     def _intake_at(self, end: int) -> Intake:
@@ -143,9 +144,9 @@ class SlaveSession:
         if self._next < 0:
             self._begin(offset)
         if offset != self._next:
-            raise PeerError(
-                Trouble.PROTOCOL, f"bytes of physical offset {offset}, expected {self._next}"
-            )
+            # Asked for 0, a master of 4.9 sends its last file.
+            trouble = Trouble.PROTOCOL if self._next else Trouble.TOO_OLD
+            raise PeerError(trouble, f"bytes of physical offset {offset}, expected {self._next}")
         if not body:
             self._note_sign_without_bytes()
             return
@@ -203,7 +204,9 @@ class SlaveSession:
         data, self._greeting = self._greeting, b""
         # In an empty log nothing is acknowledged before there is something.
         has_more = self.is_following and self._log.end > self._reported and not data
-        if has_more or (self._has_heard and self._signs.is_heartbeat_due(now_ms)):
+        # While it is not clear whether the master has so much: 4.9.8 would end the connection.
+        may_speak = self._has_heard and self.is_following
+        if has_more or (may_speak and self._signs.is_heartbeat_due(now_ms)):
             if has_more:
                 self._reported = self._log.end
             data += NUMBER.pack(self._reported)

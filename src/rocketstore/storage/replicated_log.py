@@ -31,6 +31,11 @@ class ReplicatedLog:
         self.file_size = parts.log.files.file_size
 
     @property
+    def is_new(self) -> bool:
+        """Whether it has no file yet, so that it may begin anywhere."""
+        return not self._log.files.files
+
+    @property
     def begin(self) -> int:
         """Physical offset of its first byte."""
         return self._log.min_offset
@@ -54,7 +59,7 @@ class ReplicatedLog:
         They are of one file, and `store_time_ms` is that of the last record.
         """
         self._writer.refuse_forked()
-        if not self._log.files.files:
+        if self.is_new:
             self._dispatcher.start_at(offset)
         self._log.append_replicated(offset, records, store_time_ms)
         self.wait_flushed()

@@ -31,6 +31,7 @@ from support.patience import PATIENCE_S, wait_until
 from support.replicas import (
     LOG_FILE_BYTES,
     address_of,
+    log_bytes,
     open_master,
     open_slave,
     put_many,
@@ -321,6 +322,40 @@ def test_an_empty_slave_takes_the_whole_log_or_the_last_file(tmp_path):
             assert slave.min_physical_offset == last
             slave.wait_dispatched()
             assert slave.max_offset("orders", 0) == master.max_offset("orders", 0)
+
+
+@pytest.mark.parametrize(
+    ("base", "begin", "trouble"),
+    [
+        (0, 0, None), (LOG_FILE_BYTES, 0, None), (LOG_FILE_BYTES, LOG_FILE_BYTES, None),
+        (0, LOG_FILE_BYTES, "no longer has"), (9 * LOG_FILE_BYTES, 0, "ends after"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("from_last_file", [False, True])
+def test_a_slave_whose_log_lost_all_but_an_empty_file_goes_on_there(
+    tmp_path, base, begin, trouble, from_last_file
+):
+    with open_master(tmp_path / "master") as master:
+        put_many(master, 200)
+    if begin:
+        (tmp_path / "master" / "commitlog" / f"{0:020d}").unlink()
+    path = tmp_path / "slave" / "commitlog" / f"{base:020d}"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(LOG_FILE_BYTES))
+    settings = {"sync_from_last_file": from_last_file}
+    with (
+        open_master(tmp_path / "master") as master,
+        open_slave(tmp_path / "slave", address_of(master), **settings) as slave,
+    ):
+        if trouble is None:
+            wait_for_slave(master, slave)
+            assert slave.min_physical_offset == base
+        else:
+            wait_until(lambda: trouble in str(slave.replication.trouble))
+            assert {one.acknowledged for one in master.replication.followers} <= {-1}
+    end = master.max_physical_offset if trouble is None else 0
+    master, slave = (log_bytes(tmp_path / name, end, base) for name in ("master", "slave"))
+    assert master == slave
 
 
 def certificate(directory, name):
