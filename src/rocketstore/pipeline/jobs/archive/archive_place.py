@@ -45,55 +45,43 @@ def open_tables(
     location: str, kinds: Mapping[str, TableKind], as_of: int | str | None, *, or_create: bool
 ) -> dict[str, DeltaTable]:
     """Return the tables of an archive, the first one as it was; missing ones may be made."""
-    place = _place_for_delta(location, kinds)
-    with ExitStack() as links:
-        if place != location:
-            links.callback(shutil.rmtree, place, ignore_errors=True)
-        tables = _opened(location, place, kinds, as_of, or_create=or_create)
-        weakref.finalize([*tables.values()][-1], links.pop_all().close)
-        return tables
-
-
-def _opened(
-    location: str,
-    place: str,
-    kinds: Mapping[str, TableKind],
-    as_of: int | str | None,
-    *,
-    or_create: bool,
-) -> dict[str, DeltaTable]:
     from deltalake import DeltaTable  # noqa: PLC0415 - of the driver only
     from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415 - as above
 
     tables = dict[str, DeltaTable]()
-    for name in kinds:
-        uri, options = table_uri(place, name)
-        try:
-            tables[name] = DeltaTable(uri, storage_options=options)
-        except TableNotFoundError:
-            found = entries_of(joined(location, name))  # which says so where it may not be read
-            if not or_create:
-                raise
-            if any(one.name != DELTA_LOG for one in found):
-                what = f"{joined(location, name)} is not empty, and no Delta table"
-                raise ArchiveError(what, hint=_ELSEWHERE) from None
-    if as_of is not None:
-        next(iter(tables.values())).load_as_version(as_of)
-    identity = _checked(location, kinds, tables, is_written=or_create)
-    for name in [one for one in kinds if one not in tables]:
-        columns, days, statistics = kinds[name]
-        if not is_remote(location):
-            make_directories(Path(local_path(location), name, DELTA_LOG))
-        uri, options = table_uri(place, name)
-        identity = identity or f"{_LAYOUT} {uuid.uuid4().hex}"
-        about = {"delta.dataSkippingStatsColumns": ",".join(statistics), IDENTITY: identity}
-        tables[name] = DeltaTable.create(
-            uri, columns, mode="ignore", partition_by=days, storage_options=options,
-            configuration=about, raise_if_key_not_exists=False,
-        )  # fmt: skip
-        sync_log(location, name, 0)
-        # Another archiver may have been quicker: the identity in its first table holds for both.
-        identity = tables[name].metadata().configuration.get(IDENTITY)
+    place = _place_for_delta(location, kinds)
+    with ExitStack() as links:
+        if place != location:
+            links.callback(shutil.rmtree, place, ignore_errors=True)
+        for name in kinds:
+            uri, options = table_uri(place, name)
+            try:
+                tables[name] = DeltaTable(uri, storage_options=options)
+            except TableNotFoundError:
+                found = entries_of(joined(location, name))  # which says so where it may not be read
+                if not or_create:
+                    raise
+                if any(one.name != DELTA_LOG for one in found):
+                    what = f"{joined(location, name)} is not empty, and no Delta table"
+                    raise ArchiveError(what, hint=_ELSEWHERE) from None
+        if as_of is not None:
+            next(iter(tables.values())).load_as_version(as_of)
+        identity = _checked(location, kinds, tables, is_written=or_create)
+        for name in [one for one in kinds if one not in tables]:
+            columns, days, statistics = kinds[name]
+            if not is_remote(location):
+                make_directories(Path(local_path(location), name, DELTA_LOG))
+            uri, options = table_uri(place, name)
+            identity = identity or f"{_LAYOUT} {uuid.uuid4().hex}"
+            about = {"delta.dataSkippingStatsColumns": ",".join(statistics), IDENTITY: identity}
+            tables[name] = DeltaTable.create(
+                uri, columns, mode="ignore", partition_by=days, storage_options=options,
+                configuration=about, raise_if_key_not_exists=False,
+            )  # fmt: skip
+            sync_log(location, name, 0)
+            # Another archiver may have been quicker: the identity in its first table is for both.
+            identity = tables[name].metadata().configuration.get(IDENTITY)
+        weakref.finalize([*tables.values()][-1], links.pop_all().close)
     return tables
 
 
