@@ -13,7 +13,7 @@ raised, and the range is scanned.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -46,13 +46,6 @@ _GAP_BYTES: Final = 32 * KiB  # between records that are read at once: quicker t
 _BLOCK_BYTES: Final = 8 * MiB
 
 
-class FoundDamage(NamedTuple):
-    """Damage, and whether it may be a record that was never finished."""
-
-    damage: Damage
-    is_torn_tail: bool
-
-
 class Losses:
     """Losses that one stream or task accepted; each counts once."""
 
@@ -71,12 +64,13 @@ class Losses:
 
 
 def read_split(
-    task: SplitTask, seen: Counter[str] | None = None
-) -> Iterator[tuple[RecordColumns, list[FoundDamage]]]:
+    task: SplitTask, seen: Counter[str] | None = None, *, or_torn: bool = False
+) -> Iterator[tuple[RecordColumns, list[Damage]]]:
     """Yield records and damage that start in a task's range, in the order of the log.
 
-    In `seen` it counts the scan, bytes read, and each search for a record: where a range begins
-    inside of a file, and after damage.
+    A record that is torn at the end of an open store's log may still be finished: it is damage only
+    if so asked (`or_torn`). In `seen` it counts the scan, bytes read, and each search for a record:
+    where a range begins inside of a file, and after damage.
     """
     segment, seen = task.segment, Counter() if seen is None else seen
     seen["scans"] += 1
@@ -92,14 +86,17 @@ def read_split(
             seen["resyncs"] += task.start > 0
             for batch in scanned(task._replace(data_stop=stop), file):
                 seen["resyncs"] += len(batch.run_starts)
-                yield batch.columns, damage_of(task, batch)
+                found = damage_of(task, batch)
+                if segment.is_last and task.store.is_open and not or_torn:
+                    found = [one for one in found if one.range.stop != batch.unwritten_at]
+                yield batch.columns, found
         seen["bytesRead"] += file.read_count
     is_cut = segment.state is SegmentState.TRUNCATED and not segment.is_last
     if is_cut and task.stop == segment.size:
         extent = ByteRange(segment.base + segment.size, segment.base + segment.file_size)
         evidence = f"the file has {segment.size} of {segment.file_size} bytes"
-        found = FoundDamage(Damage(extent, DamageReason.TRUNCATED, evidence), is_torn_tail=False)
-        yield RecordColumns(np.empty(0, dtype=np.uint8), new_columns(0), 0), [found]
+        found = [Damage(extent, DamageReason.TRUNCATED, evidence)]
+        yield RecordColumns(np.empty(0, dtype=np.uint8), new_columns(0), 0), found
 
 
 def scanned(task: SplitTask, file: OpenFile, **asked: Any) -> Iterator[ScanBatch]:
@@ -110,15 +107,14 @@ def scanned(task: SplitTask, file: OpenFile, **asked: Any) -> Iterator[ScanBatch
     return scan_window(file, **{**sizes, **place, **asked})
 
 
-def damage_of(task: SplitTask, batch: ScanBatch) -> list[FoundDamage]:
+def damage_of(task: SplitTask, batch: ScanBatch) -> list[Damage]:
     """Return the damage of a batch, zeros at the end of a file that is not the last among it."""
     segment = task.segment
     if segment.is_last:
-        return [FoundDamage(one, one.range.stop == batch.unwritten_at) for one in batch.damage]
+        return batch.damage
     begin, stop = segment.base + task.start, segment.base + task.stop
     damage = batch.damage_up_to(segment.base + min(segment.size, segment.file_size))
-    own = (one for one in damage if begin <= one.range.start < stop)
-    return [FoundDamage(one, is_torn_tail=False) for one in own]
+    return [one for one in damage if begin <= one.range.start < stop]
 
 
 def _intact_records(
@@ -169,8 +165,7 @@ def _scanned_records(
     damaged: list[int] = []
     try:
         for columns, found in read_split(task, seen):
-            lost = (one for one, is_torn in found if not (is_torn and task.store.is_open))
-            damaged += [passed_over(task, one, options) for one in lost]
+            damaged += [passed_over(task, one, options) for one in found]
             if len(columns):
                 yield columns
     except StoreError as error:

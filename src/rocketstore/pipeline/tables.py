@@ -97,8 +97,8 @@ def _damage(task: LogTask, _: ReadOptions, schema: Schema) -> Iterator[RecordBat
         else:
             found = [
                 (one.range.start, one.range.size, one.reason.value, one.evidence)
-                for _, damage in read_split(part)
-                for one, _ in damage
+                for _, damage in read_split(part, or_torn=True)
+                for one in damage
             ]
         if found:
             # When the store's own check first saw it, if it did.

@@ -382,7 +382,7 @@ def _records(
     is_gone = True
     with passing_over_deleted(), opened(task.store.location, segment.path) as file:
         for batch in scanned(task, file):
-            damaged += [passed_over(task, one, options) for one, _ in damage_of(task, batch)]
+            damaged += [passed_over(task, one, options) for one in damage_of(task, batch)]
             zeros_at, stop = batch.unwritten_at, segment.base + task.stop
             if segment.is_last and zeros_at is not None and zeros_at < stop:
                 lose(f"expected records up to {stop}, found zeros at {zeros_at}")

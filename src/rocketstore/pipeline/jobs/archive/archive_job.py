@@ -361,7 +361,7 @@ def archive_task(task: ArchiveTask) -> Iterator[pa.RecordBatch]:
                     written.add_records(batch.columns)
                     for at, size in batch.blanks:
                         written.add_bytes(file, known, at, at + size, "blank")
-                    for one, _ in damage_of(known, batch):
+                    for one in damage_of(known, batch):
                         why = one.reason.value, one.evidence
                         written.add_bytes(file, known, *one.range, "damage", *why)
         if files := written.finish():

@@ -39,7 +39,7 @@ from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.pipeline import waiting_tables
 from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.jobs.report.key_sketch import add_counts, add_packed, new_sketch
-from rocketstore.pipeline.log_read import FoundDamage, read_split
+from rocketstore.pipeline.log_read import read_split
 from rocketstore.rules.topics import purpose_of
 from rocketstore.scan.arrow import LAST_TIMESTAMP_MS, to_arrow
 from rocketstore.scan.columns import Column, RecordColumns
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.planning import SplitTask
     from rocketstore.places.log_files import Segment
     from rocketstore.places.stores import StorePlace
+    from rocketstore.scan.scanner import Damage
 
     Numbers = npt.NDArray[np.int64]
     Chosen = npt.NDArray[np.bool_]
@@ -143,8 +144,8 @@ def count_task(task: ReportTask) -> Iterator[Any]:
             seen = Counter[str]()
             of_file: dict[str, Any] = {"brokerName": broker, "name": split.segment.path}
             for columns, found in read_split(split, seen):
-                if lost := _damage(split, columns, found, seen):
-                    yield pa.RecordBatch.from_pylist([of_file | row for row in lost], schema=ROWS)
+                if rows := _damage(split, columns, found, seen):
+                    yield pa.RecordBatch.from_pylist([of_file | row for row in rows], schema=ROWS)
                 if not len(columns):
                     continue
                 # Turned while the batch is in the processor's cache; its buffer is not kept.
@@ -178,10 +179,9 @@ def _sketch_rows(sketch: Any) -> Iterator[Any]:
 
 
 def _damage(
-    split: SplitTask, columns: RecordColumns, found: list[FoundDamage], seen: Counter[str]
+    split: SplitTask, columns: RecordColumns, lost: list[Damage], seen: Counter[str]
 ) -> list[dict[str, Any]]:
     """Return a row for each damaged range of a batch; add to what is `seen` of the file."""
-    lost = [one for one, is_torn in found if not (is_torn and split.store.is_open)]
     base = split.segment.base
     ends = [seen["end"], *(min(one.range.stop - base, split.segment.file_size) for one in lost)]
     if len(columns):
