@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+SET_LOCK_OF_DESCRIPTOR = getattr(fcntl, "F_OFD_SETLK", 37)
+"""A CPython that was built with an old C library has no name for what the kernel takes."""
+
 
 @contextmanager
 def held(root: Path) -> Iterator[None]:
@@ -14,7 +17,7 @@ def held(root: Path) -> Iterator[None]:
     descriptor = os.open(root / "lock", os.O_RDWR)
     try:
         wanted = struct.pack("@hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0)
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
+        fcntl.fcntl(descriptor, SET_LOCK_OF_DESCRIPTOR, wanted)
         yield
     finally:
         os.close(descriptor)

@@ -41,6 +41,7 @@ def is_kept(root: Path, offset: int) -> bool:
         os.close(descriptor)
 
 
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="this CPython cannot ask the system")
 def test_page_is_in_memory_once_it_was_read_in(tmp_path_factory):
     config, root = small_config(), tmp_path_factory.mktemp("on-the-disk")
     offsets = []
