@@ -44,7 +44,7 @@ from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan.batch_search import stored_entries
 from rocketstore.scan.extension_units import UnitReader
 from rocketstore.storage.checkpoint import known_log_end
-from rocketstore.storage.files.disk import Disk, hint_of, read_at
+from rocketstore.storage.files.disk import BadSectors, Disk, hint_of, read_at
 from rocketstore.storage.files.log_directories import dledger_directories, refuse_dledger
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, ReadLogFile, file_lengths
 from rocketstore.storage.index.pread_index import listed_index_files
@@ -111,6 +111,7 @@ class StoreAudit:
     queues: list[AuditedQueue]
     batches: StoredQueues
     index_findings: list[Finding]
+    unreadable: dict[Path, BadSectors]
     writer: LastWriter
     counts: StoreCounts
 
@@ -139,14 +140,11 @@ class StoreAudit:
             self.log_findings, last, entries, self.below_root, _last_bytes, end
         )
         yield from log_findings(self.log, self.file_position, is_live=self.writer.is_live)
-        action = hint_of(OSError(EIO, ""))
         for file in self.log_files:
-            for start, stop in runs.pairs(runs.joined([file.bad.ranges])):
-                yield finding(
-                    "log-damage", self.below_root(file.path), "unreadable: zeros are taken for it",
-                    offset=start, size=stop - start, action=action,
-                    physical_offset=file.base + start,
-                )  # fmt: skip
+            yield from self._unreadable("log-damage", file.path, file.bad, file.base)
+        for path, bad in self.unreadable.items():
+            is_index = path.is_relative_to(self.layout.index)
+            yield from self._unreadable("index-wrong" if is_index else "queue-wrong", path, bad)
         for raft in dledger_directories(self.layout.root):
             reason = "the log of a DLedger broker, whose messages are not looked at"
             yield finding("dledger", self.below_root(raft), reason)
@@ -159,6 +157,16 @@ class StoreAudit:
         )
         yield from self.index_findings
         yield from self.batch_findings()
+
+    def _unreadable(
+        self, kind: str, path: Path, bad: BadSectors, base: int | None = None
+    ) -> Iterator[Finding]:
+        for start, stop in runs.pairs(runs.joined([bad.ranges])):
+            yield finding(
+                kind, self.below_root(path), "unreadable: zeros are taken for it",
+                offset=start, size=stop - start, action=hint_of(OSError(EIO, "")),
+                physical_offset=None if base is None else base + start,
+            )  # fmt: skip
 
     def extensions(self) -> dict[QueueKey, dict[Path, int]]:
         """Return the files of queue extensions with their lengths."""
@@ -189,17 +197,17 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
     """Survey the log, then compare queues and index with its records.
 
     `is_live`: a writer works on the store, so records that it has not dispatched yet are no fault;
-    nor are those of the last one, if it `was_killed`. What the disk cannot read of the log is an
-    error, as a repair would take it for lost; with `spares_unreadable` it is a finding. `ended` may
-    end the log before its last intact record. `advance` is called with how many bytes of the log
-    were surveyed.
+    nor are those of the last one, if it `was_killed`. What the disk cannot read is an error, as a
+    repair would take it for lost; with `spares_unreadable` it is a finding. `ended` may end the log
+    before its last intact record. `advance` is called with how many bytes of the log were surveyed.
     """
-    size = sizes.commit_log_file_bytes
-    batches = StoredQueues(layout, kinds.batch_topics)
+    size, open_files = sizes.commit_log_file_bytes, OpenFiles(spares=spares_unreadable)
+    batches = StoredQueues(layout, kinds.batch_topics, open_files)
     log = PreadFiles(layout.log_directories, file_size=size)
     files = [ReadLogFile(file, size, spared=spares_unreadable) for file in log.files]
-    queues = QueueAudit(layout.consume_queue, sizes.consume_queue_file_bytes, kinds.batch_topics)
-    index = IndexAudit(layout.index, sizes.index_layout, is_live=is_live)
+    queue_size = sizes.consume_queue_file_bytes
+    queues = QueueAudit(layout.consume_queue, queue_size, kinds.batch_topics, open_files)
+    index = IndexAudit(layout.index, sizes.index_layout, open_files, is_live=is_live)
     met = Chain(0, 0)
     lacking: list[Lacking] = []
     # Kernels and reads let other threads run meanwhile.
@@ -233,6 +241,7 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
         audited,
         batches,
         index.finish(lacking, survey) if config.message_index_enable else [],
+        open_files.bad,
         LastWriter(is_live, reached),
         survey.counts(
             [met],
@@ -303,13 +312,14 @@ class QueueAudit:
     """All queues of a store, in its directory ``consumequeue``, where no batch topic has one."""
 
     def __init__(
-        self, directory: Path, file_size: int, batch_topics: frozenset[str] = frozenset()
-    ) -> None:
+        self, directory: Path, file_size: int, batch_topics: frozenset[str] = frozenset(),
+        open_files: OpenFiles | None = None,
+    ) -> None:  # fmt: skip
         self._directory = directory
         self._file_size = file_size
         self._adding = Lock()
         self.batch_topics = batch_topics
-        self.open_files = OpenFiles()
+        self.open_files = open_files or OpenFiles()
         keys = (key for key in listed_queues(directory) if key.topic not in batch_topics)
         self.queues = {key: self._queue(key) for key in keys}
         self._called_early: defaultdict[QueueKey, list[Runs]] = defaultdict(list)
@@ -359,13 +369,16 @@ class StoredQueues:
     How derived: BatchConsumeQueue of 5.3.1 (spec F9): an entry per record, in the log's order.
     """
 
-    def __init__(self, layout: StoreLayout, batch_topics: frozenset[str]) -> None:
+    def __init__(
+        self, layout: StoreLayout, batch_topics: frozenset[str], open_files: OpenFiles
+    ) -> None:
         self.entries: dict[QueueKey, BatchEntryArray] = {}
         self.called = defaultdict[QueueKey, bytearray](bytearray)
         self._file_findings: list[Finding] = []
         listed = listed_queues(layout.batch_consume_queue)
         for key in (one for one in listed if one.topic in batch_topics):
-            files = PreadFiles((layout.batch_consume_queue / key.topic / str(key.queue_id),))
+            directory = layout.batch_consume_queue / str(key)
+            files = PreadFiles((directory,), open_files=open_files)
             self._file_findings += queue_file_findings(
                 key, files.findings, lambda path: str(path.relative_to(layout.root))
             )
@@ -384,7 +397,9 @@ class StoredQueues:
 class IndexAudit:
     """All index files of a store; while it `is_live` a writer may be adding items."""
 
-    def __init__(self, directory: Path, layout: IndexLayout, *, is_live: bool = False) -> None:
+    def __init__(
+        self, directory: Path, layout: IndexLayout, open_files: OpenFiles, *, is_live: bool
+    ) -> None:
         self._layout = layout
         self._is_live = is_live
         passed_over: list[FileFinding[Path]] = []
@@ -406,8 +421,8 @@ class IndexAudit:
                 reason = f"length: expected {layout.size_bytes} bytes, found {length}"
                 self._findings.append(finding("index-length", name, reason))
                 continue
-            with Disk().opened(path, writable=False) as descriptor:
-                read = functools.partial(_read_at, descriptor, path)
+            with Disk().opened(path, writable=False):  # it is still there
+                read = functools.partial(_read_at, open_files, path)
                 self._files.append(
                     index_rules.check_index_file(name, read, layout, is_live=is_live, take=take)
                 )
@@ -458,5 +473,5 @@ class IndexAudit:
         )
 
 
-def _read_at(descriptor: int, path: Path, position: int, size: int) -> ByteArray:
-    return np.frombuffer(read_at(descriptor, path, position, size), np.uint8)
+def _read_at(open_files: OpenFiles, path: Path, position: int, size: int) -> ByteArray:
+    return np.frombuffer(open_files.read(path, position, size) or b"", np.uint8)

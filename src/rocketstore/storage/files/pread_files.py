@@ -137,16 +137,25 @@ class OpenFile:
 
 
 class OpenFiles:
-    """Bounded cache of descriptors, shared by all files of a store."""
+    """Bounded cache of descriptors, shared by all files of a store.
 
-    def __init__(self, limit: int = DEFAULT_OPEN_FILES) -> None:
+    What the disk cannot read is an error; with `spares`, zeros, noted in `bad`.
+    """
+
+    def __init__(self, limit: int = DEFAULT_OPEN_FILES, *, spares: bool = False) -> None:
         self._open = lru_cache(limit)(OpenFile)
+        self._spares = spares
+        self.bad: dict[Path, BadSectors] = {}
 
     def read(self, path: Path, position: int, size: int) -> bytes | None:
         """Return `size` bytes at `position`, fewer where the file ends; None if it is gone."""
         try:
             return self._read(path, position, size)
         except SystemRefusedError as error:
+            if self._spares and error.errno == errno.EIO:
+                view = memoryview(bytearray(size))
+                bad = self.bad.setdefault(path, BadSectors(LogFile(0, 0, path, 0).read_into))
+                return bytes(view[: bad.read_into(position, view)])
             if error.errno != errno.ESTALE:
                 raise
         # Deleted, or put back from a copy, on a file system of another machine: its name tells.
