@@ -73,13 +73,14 @@ SYNCS = {
     "names-in-the-root": root_names,
 }
 KNOWN_SEEDS = {
-    "names-of-log-files": 4,
-    "bytes-of-queues": 18,
-    "names-of-queue-files": 96,
-    "bytes-of-the-index": 4,
-    "names-of-index-files": 407,
-}
-"""Seeds that have noticed; tried first, because one that notices nothing is a whole trial."""
+    "names-of-log-files": 4, "bytes-of-queues": 9, "names-of-queue-files": 9,
+    "bytes-of-the-index": 7, "names-of-index-files": 14, "bytes-of-tables": 1,
+    "names-of-tables": 4, "names-in-the-root": 4,
+}  # fmt: skip
+"""Seeds that notice; tried first, because one that notices nothing is a whole trial.
+
+A change of what is written moves them: find new ones where one of these tests takes a second.
+"""
 
 
 @pytest.mark.parametrize("sync", SYNCS)
