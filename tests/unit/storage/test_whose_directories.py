@@ -18,6 +18,7 @@ from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.recovery import replacement
 from support.clock import START_MS, Clock
+from support.python_process import printed
 from support.small_store import CONFIG
 
 NOW_MS = START_MS + 3_600_000
@@ -82,23 +83,19 @@ SECOND_STORE = """
 import sys
 from rocketstore import MessageStore, StoreConfig
 from rocketstore.errors import StoreLockedError
-try:
-    MessageStore.open(sys.argv[1], StoreConfig.small(store_path_commit_log=sys.argv[2])).close()
-    print("open")
-except StoreLockedError as error:
-    print(error.owner_pid)
+for root, log in (sys.argv[1:3], sys.argv[3:]):
+    try:
+        MessageStore.open(root, StoreConfig.small(store_path_commit_log=log)).close()
+        print("open")
+    except StoreLockedError as error:
+        print(error.owner_pid)
 """
-
-
-def other_process_finds(root: Path, log: Path) -> str:
-    command = [sys.executable, "-c", SECOND_STORE, str(root), str(log)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_another_process_learns_who_has_the_log(tmp_path):
     with opened(tmp_path / "one", with_log(tmp_path / "log")):
-        assert other_process_finds(tmp_path / "other", tmp_path / "log") == str(os.getpid())
-    assert other_process_finds(tmp_path / "third", tmp_path / "empty") == "open"
+        places = [str(tmp_path / name) for name in ("other", "log", "third", "empty")]
+        assert printed(SECOND_STORE, *places).split() == [str(os.getpid()), "open"]
 
 
 def link(at: Path, to: Path) -> None:

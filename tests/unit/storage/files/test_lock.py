@@ -1,7 +1,6 @@
 """One writer per store: the lock that Java takes, and who is said to hold it."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,42 +11,44 @@ from rocketstore.errors import StoreError, StoreLockedError
 from rocketstore.storage.files.lock import StoreLock
 from rocketstore.storage.results import PutMessageStatus
 from support.foreign_lock import held
+from support.line_process import LineProcess
 from support.patience import wait_until
 from support.small_store import CONFIG
 
-HOLDER = """
-import sys
-from pathlib import Path
-from rocketstore.storage.files.lock import StoreLock
-lock = StoreLock(Path(sys.argv[1])).acquire()
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-TAKER = """
-import sys
+OTHER = """
+import json, sys
 from pathlib import Path
 from rocketstore.errors import StoreLockedError
-from rocketstore.storage.files.lock import StoreLock
-try:
-    StoreLock(Path(sys.argv[1])).acquire().release()
-    print("free")
-except StoreLockedError as error:
-    print(error.owner_pid)
+from rocketstore.storage.files.lock import StoreLock, writer_pid
+held = []
+for line in sys.stdin:
+    asked = json.loads(line)
+    path, finds = Path(asked["path"]), None
+    if asked["cmd"] == "ask":
+        finds = writer_pid(path)
+    elif asked["cmd"] == "let go":
+        held.pop().release()
+    else:
+        try:
+            held.append(StoreLock(path).acquire())
+            if asked["cmd"] == "try":
+                held.pop().release()
+        except StoreLockedError as error:
+            finds = error.owner_pid
+    print(json.dumps({"ok": True, "finds": finds}), flush=True)
 """
 
 
-ASKER = """
-import sys
-from pathlib import Path
-from rocketstore.storage.files.lock import writer_pid
-print(writer_pid(Path(sys.argv[1])))
-"""
+@pytest.fixture(scope="module")
+def other():
+    """Another process, which takes locks, holds them, and says whose they are."""
+    with LineProcess([sys.executable, "-c", OTHER]) as process:
+        yield process
 
 
-def other_process_finds(path: Path, code: str = TAKER) -> str:
-    command = [sys.executable, "-c", code, str(path)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+def found_by(other: LineProcess, path: Path, what: str = "try") -> int | None:
+    """Return the holder that another process finds, None if it gets the lock."""
+    return other.ask(what, path=str(path))["finds"]
 
 
 def test_the_file_holds_the_text_lock_and_stays_and_what_stands_after_it_is_not_cut(tmp_path):
@@ -59,47 +60,41 @@ def test_the_file_holds_the_text_lock_and_stays_and_what_stands_after_it_is_not_
     assert path.read_bytes() == b"lock and more"
 
 
-def test_another_process_is_refused_and_learns_our_pid(tmp_path):
+def test_another_process_is_refused_and_learns_our_pid(tmp_path, other):
     path = tmp_path / "lock"
     lock = StoreLock(path).acquire()
     try:
-        assert other_process_finds(path) == str(os.getpid())
+        assert found_by(other, path) == os.getpid()
     finally:
         lock.release()
-    assert other_process_finds(path) == "free"
+    assert found_by(other, path) is None
 
 
-def test_we_learn_the_pid_of_another_holder(tmp_path):
+def test_we_learn_the_pid_of_another_holder(tmp_path, other):
     path = tmp_path / "lock"
-    command = [sys.executable, "-c", HOLDER, str(path)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdin is not None
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        with pytest.raises(StoreLockedError, match=f"process {holder.pid}") as caught:
-            StoreLock(path).acquire()
-        assert caught.value.owner_pid == holder.pid
-        assert caught.value.exit_code == 5
-        holder.stdin.close()
+    assert found_by(other, path, "hold") is None
+    with pytest.raises(StoreLockedError, match=f"process {other.pid}") as caught:
+        StoreLock(path).acquire()
+    assert caught.value.owner_pid == other.pid
+    assert caught.value.exit_code == 5
+    found_by(other, path, "let go")
     StoreLock(path).acquire().release()
 
 
-def test_a_second_open_in_this_process_is_refused_and_does_not_drop_the_lock(tmp_path):
+def test_a_second_open_in_this_process_is_refused_and_does_not_drop_the_lock(tmp_path, other):
     path = tmp_path / "lock"
     lock = StoreLock(path).acquire()
     with pytest.raises(StoreLockedError, match="this process") as caught:
         StoreLock(path).acquire()
     assert caught.value.owner_pid == os.getpid()
-    assert other_process_finds(path) == str(os.getpid())
+    assert found_by(other, path) == os.getpid()
     lock.release()
 
 
-def test_a_lock_that_the_program_dropped_as_it_copied_the_store_is_taken_again(tmp_path):
+def test_a_lock_that_the_program_dropped_as_it_copied_the_store_is_taken_again(tmp_path, other):
     with MessageStore.open(tmp_path, CONFIG) as store:
         (tmp_path / "lock").read_bytes()
-        wait_until(lambda: other_process_finds(tmp_path / "lock", ASKER) == str(os.getpid()))
+        wait_until(lambda: found_by(other, tmp_path / "lock", "ask") == os.getpid())
         assert store.put(Message(topic="orders", body=b"")).is_stored
 
 
@@ -121,12 +116,12 @@ def test_another_name_of_the_same_file_is_refused_too(tmp_path):
     lock.release()
 
 
-def test_released_twice_is_released_once(tmp_path):
+def test_released_twice_is_released_once(tmp_path, other):
     lock = StoreLock(tmp_path / "lock").acquire()
     lock.release()
     again = StoreLock(tmp_path / "lock").acquire()
     lock.release()
-    assert other_process_finds(tmp_path / "lock") == str(os.getpid())
+    assert found_by(other, tmp_path / "lock") == os.getpid()
     again.release()
 
 
