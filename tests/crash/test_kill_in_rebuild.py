@@ -19,6 +19,7 @@ from support.fault_settings import stride
 from support.power_cut import PowerCutError, cut_after
 from support.shadow_disk import ShadowDisk
 from support.small_store import bodies
+from support.trees import copy_tree
 
 CONFIG = small_config(**TINY, mapped_file_size_consume_queue=400)
 TOPICS = ("A", "B")
@@ -58,7 +59,7 @@ def killed(root: Path, what: Literal["queues", "index"], number: int, now_ms: in
 def test_a_killed_rebuild_is_ended_by_the_next_opening(whole, tmp_path, what, policy):
     number, is_over, clock = 0, False, Clock(whole[1])
     while not is_over:
-        root = shutil.copytree(whole[0], tmp_path / "store")
+        root = copy_tree(whole[0], tmp_path / "store")
         is_over = not killed(root, what, number, clock.now_ms)
         try:
             check_whole(root, clock, policy)

@@ -1,7 +1,5 @@
 """A slave is killed, or loses power, while it sets its log aside: the next try does it."""
 
-import shutil
-
 import pytest
 
 from rocketstore.replication.renewal import set_log_aside
@@ -9,6 +7,7 @@ from rocketstore.storage.layout import StoreLayout
 from support.clock import Clock
 from support.hooked_disk import HookedDisk, KilledError, dying_disk
 from support.small_store import bodies, build_store, open_store
+from support.trees import copy_tree
 
 COUNT = 30
 
@@ -31,7 +30,7 @@ def test_a_log_that_is_set_aside_is_complete_until_it_goes_and_the_next_try_goes
 ):
     original, end = slave
     for calls in range(100):
-        root = shutil.copytree(original, tmp_path / str(calls))
+        root = copy_tree(original, tmp_path / str(calls))
         layout = StoreLayout.of(root)
         try:
             set_log_aside(layout, end, dying_disk(calls))
@@ -49,7 +48,7 @@ def test_a_log_that_is_set_aside_is_complete_until_it_goes_and_the_next_try_goes
 
 
 def test_the_log_loses_its_name_when_all_other_names_are_on_the_disk(slave, tmp_path):
-    root, calls = shutil.copytree(slave[0], tmp_path / "store"), []
+    root, calls = copy_tree(slave[0], tmp_path / "store"), []
     disk = HookedDisk(lambda *call: calls.append(call))
     set_log_aside(StoreLayout.of(root), slave[1], disk)
     at = calls.index(("replace", root / "commitlog.replaced"))

@@ -24,6 +24,7 @@ from support.power_cut import PowerCutError, abandon, cut_after
 from support.shadow_disk import ShadowDisk, Survival
 from support.store_files import overwrite_file
 from support.store_oracle import check_agreement, read_log
+from support.trees import copy_tree
 
 NOW_MS = 1_700_000_000_000
 STEPS = 60
@@ -156,18 +157,18 @@ def check_repaired(root: Path, intact: set[int], lost: list[ByteRange]) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_repair_cut_short_is_ended_by_the_next_repair_or_opening(healthy, tmp_path, fault):
     damaged = tmp_path / "damaged"
-    shutil.copytree(healthy, damaged)
+    copy_tree(healthy, damaged)
     fault(damaged)
     content = read_log(damaged / "commitlog", LOG_FILE_BYTES)
     intact = {record.physical_offset for record in content.records}
     before = contents(damaged)
-    calls = count_calls(shutil.copytree(damaged, tmp_path / "whole"))
+    calls = count_calls(copy_tree(damaged, tmp_path / "whole"))
     chance = random.Random(f"{fault.__name__} {base_seed()}")
     for number in sorted(chance.sample(range(calls), min(calls, CUTS))):
-        root = shutil.copytree(damaged, tmp_path / "root")
+        root = copy_tree(damaged, tmp_path / "root")
         opened = tmp_path / "opened"
         cut_in_repair(root, opened, number, chance)
-        repaired = shutil.copytree(opened, tmp_path / "repaired")
+        repaired = copy_tree(opened, tmp_path / "repaired")
         try:
             repair_store(repaired, now_ms=NOW_MS + 5000, config=CONFIG)
             check_repaired(repaired, intact, content.damage)

@@ -18,6 +18,7 @@ from support.close_at import CloseAt
 from support.configured_store import open_small
 from support.fault_settings import WALKS_ALL
 from support.public_calls import CHANGES, READS, SERVICES
+from support.trees import copy_tree
 
 Call = Callable[[MessageStore], object]
 
@@ -66,7 +67,7 @@ def spread(lines: int) -> Sequence[int]:
 def copied(root: Path) -> MessageStore:
     """Open a new copy of ``begun``."""
     shutil.rmtree(root / "store", ignore_errors=True)
-    shutil.copytree(root / "begun", root / "store")
+    copy_tree(root / "begun", root / "store")
     return opened(root / "store")
 
 

@@ -39,6 +39,7 @@ from support.pipeline_tables import read_table
 from support.reading import all_messages
 from support.rebuild_runs import rebuilt_here
 from support.store_oracle import read_log
+from support.trees import copy_tree
 
 NOW_MS = 1_700_000_000_000
 STEPS = 150
@@ -68,7 +69,7 @@ def healthy(tmp_path_factory):
 
 @pytest.fixture
 def store(healthy, tmp_path):
-    return shutil.copytree(healthy.root, tmp_path / "store")
+    return copy_tree(healthy.root, tmp_path / "store")
 
 
 def _pipe(path: Path) -> None:

@@ -15,6 +15,7 @@ from rocketstore.config import RecoveryPolicy
 from support.clock import Clock
 from support.configured_store import TINY, small_config
 from support.store_files import cut, garble, zero
+from support.trees import copy_tree
 
 CONFIG = small_config(**TINY)
 COUNT = 330
@@ -52,7 +53,7 @@ def index_files(root: Path) -> list[Path]:
 def damaged(
     whole: tuple[Path, Clock], tmp_path: Path, *, clean: bool, remembered: bool = True
 ) -> tuple[Path, Clock]:
-    root, clock = shutil.copytree(whole[0], tmp_path / "store"), Clock(whole[1].now_ms)
+    root, clock = copy_tree(whole[0], tmp_path / "store"), Clock(whole[1].now_ms)
     if not clean:
         open_store(root, clock).abandon()
     if not remembered:
@@ -173,5 +174,5 @@ def test_an_index_of_another_store_is_made_again(whole, tmp_path, size, remember
             store.put(Message(topic="T", body=bytes(size), keys=f"x{number}"))
         store.wait_dispatched()
     shutil.rmtree(root / "index")
-    shutil.copytree(other / "index", root / "index")
+    copy_tree(other / "index", root / "index")
     check_whole(root, clock, policy)

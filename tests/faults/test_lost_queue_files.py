@@ -22,6 +22,7 @@ from support.clock import Clock
 from support.configured_store import TINY, small_config
 from support.small_store import bodies
 from support.store_files import cut, garble, zero
+from support.trees import copy_tree
 
 FILE_BYTES = 400
 PER_FILE = 20
@@ -93,7 +94,7 @@ def damaged(
     whole: tuple[Path, int], tmp_path: Path, *, clean: bool, remembered: bool = True
 ) -> tuple[Path, Clock]:
     """Return a copy to be damaged."""
-    root = shutil.copytree(whole[0], tmp_path / "store")
+    root = copy_tree(whole[0], tmp_path / "store")
     if not clean:
         # The last writer died after it had opened the store.
         open_store(root, Clock(whole[1])).abandon()
@@ -237,7 +238,7 @@ def said_of_losses(root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_who_only_reads_is_told_that_a_queue_has_lost_entries(whole, tmp_path, capsys, loss):
-    root = shutil.copytree(whole[0], tmp_path / "store")
+    root = copy_tree(whole[0], tmp_path / "store")
     assert not any("lost entries" in one for one in said_of_losses(root, capsys))
     LOSSES[loss](root)
     for said in said_of_losses(root, capsys):
@@ -251,7 +252,7 @@ def test_who_only_reads_is_told_that_a_queue_has_lost_entries(whole, tmp_path, c
 
 
 def test_nothing_is_said_of_losses_in_a_store_in_use_or_of_another_log(whole, tmp_path, capsys):
-    root = shutil.copytree(whole[0], tmp_path / "store")
+    root = copy_tree(whole[0], tmp_path / "store")
     with open_store(root, Clock(whole[1])):
         shutil.rmtree(root / "consumequeue" / IDLE)
         assert not any("lost entries" in one for one in said_of_losses(root, capsys))

@@ -31,6 +31,7 @@ from support.networked_work import NETWORKED
 from support.patience import PATIENCE_S, wait_until
 from support.public_calls import SERVICES, USES
 from support.service_work import WORKS, Work
+from support.trees import copy_tree
 
 ALL = WORKS | NETWORKED
 CODES = (errno.EMFILE, errno.EIO, errno.ENOSPC, errno.ENOMEM, NO_MEMORY)
@@ -98,7 +99,7 @@ def begun(tmp_path, service):
 def copied(begun: Path, service: str) -> Work:
     root = begun.with_name("store")
     shutil.rmtree(root, ignore_errors=True)
-    shutil.copytree(begun, root)
+    copy_tree(begun, root)
     return ALL[service](root)
 
 

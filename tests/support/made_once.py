@@ -1,11 +1,12 @@
 """Directories that many tests begin with: each is made once in a process, and copied for a test."""
 
 import functools
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from support.trees import copy_tree
 
 _MADE: list[Path] = []
 
@@ -31,7 +32,7 @@ def made_once(make: Callable[..., object]) -> Callable[..., Path]:
         return place
 
     def copied(root: Path, *arguments: Any) -> Path:
-        shutil.copytree(first(root.name, *arguments), root.parent, dirs_exist_ok=True)
+        copy_tree(first(root.name, *arguments), root.parent)
         return root
 
     return copied

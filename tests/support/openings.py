@@ -12,6 +12,7 @@ from rocketstore import Message, MessageStore
 from rocketstore.rules.findings import Finding, Severity
 from support.clock import Clock
 from support.configured_store import open_small
+from support.trees import copy_tree
 
 TOPIC = "orders"
 SIZES = {
@@ -81,7 +82,7 @@ def look_beside_openings(
 
     def looked(number: int) -> int:
         shutil.rmtree(root / "now", ignore_errors=True)
-        shutil.copytree(root / "before", root / "now")
+        copy_tree(root / "before", root / "now")
         calls = At(number, come)
         with monkeypatch.context() as patch:
             for name in ("open", "scandir", "listdir"):

@@ -1,6 +1,5 @@
 """Small stores for tests of recovery, repair and verify: written by our writer, without threads."""
 
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from rocketstore.storage.files.disk import Disk
 from support.clock import Clock
 from support.configured_store import small_config
 from support.reading import all_messages
+from support.trees import copy_tree
 
 LOG_FILE_BYTES = 16_384
 
@@ -90,5 +90,5 @@ def bodies(store: MessageStore, topic: str) -> dict[int, bytes]:
 
 def copy_store(source: Path, target: Path) -> Path:
     """Copy a store that nobody has open."""
-    shutil.copytree(source, target)
+    copy_tree(source, target)
     return target
