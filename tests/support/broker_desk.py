@@ -11,7 +11,6 @@ from rocketstore.broker.table import BrokerTable
 from rocketstore.broker.topics import Topics, first_topics
 from rocketstore.remoting.codes import Language
 from rocketstore.remoting.command import RESPONSE, Command, reply
-from rocketstore.remoting.limits import Totals
 from rocketstore.remoting.requests import LATER, Call, Later
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.results import PutResult
@@ -140,7 +139,6 @@ class Desk:
         self.table = BrokerTable(
             self.store, self.settings, self.topics, self.loop, self.told, self.clock
         )
-        self.totals = Totals()
         self.peer = Peer()
 
     def call(
@@ -153,7 +151,7 @@ class Desk:
         before = len(peer.heard)
         texts = None if fields is None else {key: text_of(one) for key, one in fields.items()}
         command = Command(code, fields=texts, body=body, version=version, language=language)
-        self.table.process([Call(command, 0, peer, self.clock.now_ms)], self.totals)
+        self.table.process([Call(command, 0, peer, self.clock.now_ms)])
         replies = [one for one in peer.heard[before:] if one.flag & RESPONSE]
         return replies[-1] if replies else None
 

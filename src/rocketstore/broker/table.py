@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from rocketstore.broker.settings import BrokerSettings
     from rocketstore.broker.topics import Topics
     from rocketstore.message_store import MessageStore
-    from rocketstore.remoting.limits import Totals
     from rocketstore.remoting.requests import Call
 
 
@@ -64,7 +63,7 @@ class BrokerTable(RequestTable):
             shortcut=SendReader(Command, SendHeaderV2, HeaderKind.JSON, Language.__members__).read,
         )
 
-    def process(self, calls: Sequence[Call], totals: Totals) -> None:
+    def process(self, calls: Sequence[Call]) -> None:
         """Handle what came in one turn."""
         try:
             self._store.check_held()
@@ -74,12 +73,12 @@ class BrokerTable(RequestTable):
             return
         for place, call in enumerate(calls, 1):
             if (refusal := self._flow.refusal(call, len(calls) - place)) is None:
-                self.handle(call, totals)
+                self.handle(call)
             else:
                 call.answer(refusal)
 
-    def _fail(self, error: BaseException, call: Call, totals: Totals) -> None:
+    def _fail(self, error: BaseException, call: Call) -> None:
         if isinstance(error, Unmade):
-            self._topics.wait(error, partial(self.handle, call, totals))
+            self._topics.wait(error, partial(self.handle, call))
         else:
-            super()._fail(error, call, totals)
+            super()._fail(error, call)

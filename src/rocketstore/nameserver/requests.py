@@ -1,7 +1,7 @@
 """The requests of a name server: who answers which.
 
 Law: a request changes a table or reads it, and is answered in the turn in which it came. A code
-that is not here gets no reply at all, as with 4.9, and is counted.
+that is not here gets no reply at all, as with 4.9, and is logged.
 How derived: DefaultRequestProcessor of rocketmq-namesrv 4.9.7.
 """
 

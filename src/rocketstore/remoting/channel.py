@@ -231,10 +231,10 @@ class Turns:
         half = len(calls) // 2 if len(calls) >= MANY_CALLS else 0
         try:
             if half:
-                self._processor.process(calls[:half], self.totals)
+                self._processor.process(calls[:half])
                 self._flush()
             if calls:
-                self._processor.process(calls[half:], self.totals)
+                self._processor.process(calls[half:])
         finally:
             self._is_due = False
             self.relieve(self._flush())

@@ -36,13 +36,11 @@ DEFAULT_LIMITS: Final = Limits()
 class Totals:
     """What all connections of a server or a client hold and did.
 
-    Replies that answer no request, as it was given up or there was none, are `unmatched`; requests
-    that raised are `failed`, by their code. Connections that ended are `closed`, by
-    `connection.CloseReason`.
+    Replies that answer no request, as it was given up or there was none, are `unmatched`.
+    Connections that ended are `closed`, by `connection.CloseReason`.
     """
 
     def __init__(self) -> None:
         self.held_bytes = 0
         self.requests = self.replies = self.unmatched = 0
-        self.failed: Counter[int] = Counter()
         self.closed: Counter[Enum] = Counter()

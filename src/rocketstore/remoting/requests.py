@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from rocketstore.remoting.fields import AnyHeader
     from rocketstore.remoting.frame import Shortcut
-    from rocketstore.remoting.limits import Totals
 
 _log: Final = get_logger(__name__)
 
@@ -130,12 +129,12 @@ class RequestTable:
         self._disconnected = disconnected
         self.shortcut = shortcut
 
-    def process(self, calls: Sequence[Call], totals: Totals) -> None:
+    def process(self, calls: Sequence[Call]) -> None:
         """Let each row handle its calls, in the order in which they came."""
         for call in calls:
-            self.handle(call, totals)
+            self.handle(call)
 
-    def handle(self, call: Call, totals: Totals) -> None:
+    def handle(self, call: Call) -> None:
         """Let the row of a call handle it; a reply longer than a frame is a failure too."""
         if (row := self.rows.get(call.command.code)) is None:
             note_refused(call, "nobody serves this code")
@@ -149,10 +148,9 @@ class RequestTable:
             if not isinstance(answer, Later):
                 call.answer(answer)
         except Exception as error:  # noqa: BLE001 - it fails one request, and not the server
-            self._fail(error, call, totals)
+            self._fail(error, call)
 
-    def _fail(self, error: BaseException, call: Call, totals: Totals) -> None:
-        totals.failed[call.command.code] += 1
+    def _fail(self, error: BaseException, call: Call) -> None:
         call.answer(self._failed(error, call))
 
     def disconnected(self, peer: Peer) -> None:

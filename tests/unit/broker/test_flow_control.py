@@ -34,7 +34,7 @@ def turn(desk: Desk, *requests: tuple[int, dict[str, object]], waited_ms: int) -
         )
         for code, fields in requests
     ]  # fmt: skip
-    desk.table.process(calls, desk.totals)
+    desk.table.process(calls)
     return desk.peer.heard
 
 

@@ -42,7 +42,6 @@ from rocketstore.nameserver.requests import NameServer
 from rocketstore.remoting import json_header
 from rocketstore.remoting.codes import RequestCode, ResponseCode
 from rocketstore.remoting.command import Command
-from rocketstore.remoting.limits import Totals
 from rocketstore.remoting.requests import Call, reply_header, request
 from support.said import capture_logs
 from support.wire import recorded
@@ -70,7 +69,7 @@ def asked(server, command, client=None):
     """Return the reply to a command, None if there is none."""
     client = client or Client()
     client.reply = None
-    server.requests.process([Call(command, 1, client, 0)], Totals())
+    server.requests.process([Call(command, 1, client, 0)])
     return client.reply
 
 

@@ -7,7 +7,6 @@ from rocketstore.remoting.codes import RequestCode, ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header, Int32
 from rocketstore.remoting.frame import LONGEST_FRAME, encode_frame
-from rocketstore.remoting.limits import Totals
 from rocketstore.remoting.requests import (
     LATER,
     Call,
@@ -52,9 +51,9 @@ def calls_of(*commands):
     return client, calls
 
 
-def answers(table, *commands, totals=None):
+def answers(table, *commands):
     client, calls = calls_of(*commands)
-    table.process(calls, totals or Totals())
+    table.process(calls)
     return [found for _opaque, _size, found in client.answers]
 
 
@@ -77,7 +76,7 @@ def test_a_call_that_is_kept_is_answered_when_its_keeper_likes():
     held = []
     table = RequestTable([Row(ROUTE, Header, None, lambda _, call: held.append(call) or LATER)])
     client, calls = calls_of(Command(ROUTE), Command(ROUTE))
-    table.process(calls, Totals())
+    table.process(calls)
     assert client.answers == []
     held.pop().answer(reply())
     held.pop().answer(None)
@@ -92,26 +91,24 @@ def test_a_call_that_is_kept_is_answered_when_its_keeper_likes():
         ({"number": "2147483648"}, "2147483647"),
     ],
 )
-def test_a_bad_header_is_answered_with_its_field_and_counted(fields, said):
-    totals = Totals()
+def test_a_bad_header_is_answered_with_its_field_and_logged(fields, said):
     table = RequestTable([Row(ROUTE, Number, None, lambda *_: reply())])
-    [found] = answers(table, Command(ROUTE, fields=fields), totals=totals)
+    with capture_logs() as logs:
+        [found] = answers(table, Command(ROUTE, fields=fields))
     assert found.code == ResponseCode.SYSTEM_ERROR
     assert said in found.remark
-    assert totals.failed == {ROUTE: 1}
+    assert [(log["event"], log["code"]) for log in logs] == [("request.refused", ROUTE)]
 
 
 def test_a_handler_that_raises_fails_its_request_alone(caplog):
     def handle(header, _call):
         return answered(Number(6 // header.number))
 
-    totals = Totals()
     table = RequestTable([Row(ROUTE, Number, Number, handle)])
-    found = answers(table, number(3), number(0), number(2), totals=totals)
+    found = answers(table, number(3), number(0), number(2))
     assert [one.code for one in found] == [0, ResponseCode.SYSTEM_ERROR, 0]
     assert found[1].remark.startswith("ZeroDivisionError: ")
-    assert totals.failed == {ROUTE: 1}
-    assert "request.failed" in caplog.text
+    assert caplog.text.count("request.failed code=105") == 1
 
 
 def test_what_the_server_cannot_do_is_said_in_its_log_too(caplog):

@@ -58,9 +58,9 @@ class Echo(RequestTable):
         call.peer.tell(Command(ECHO, body=b"back"))
         return reply()
 
-    def process(self, calls, totals):
+    def process(self, calls):
         self.turns.append(len(calls))
-        super().process(calls, totals)
+        super().process(calls)
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -144,13 +144,13 @@ async def test_a_large_turn_is_answered_by_halves(count, parts):
     seen = []
 
     class Watching(Echo):
-        def process(self, calls, totals):
+        def process(self, calls):
             try:
                 data = client.recv(65536, socket.MSG_PEEK)
             except BlockingIOError:
                 data = b""
             seen.append((len(calls), len(FrameReader().feed(data)[0])))
-            super().process(calls, totals)
+            super().process(calls)
 
     async with await opened(Watching()) as server:
         client = connected(server, framed(Command(ECHO)) * count)
