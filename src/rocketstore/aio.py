@@ -116,7 +116,7 @@ class AsyncMessageStore:
         await _to_its_end(self.store.close)
 
 
-class AsyncConsumer:
+class AsyncConsumer(contextlib.AbstractAsyncContextManager["AsyncConsumer"]):
     """Takes messages for a group; made by `AsyncMessageStore.consume`.
 
     ``message.ack()`` waits for nothing and is called as it is; give a message back here.
@@ -128,9 +128,6 @@ class AsyncConsumer:
         self._consumer = consumer
         self._store = store
         self._idle_timeout_s = idle_timeout_s
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_error: object) -> None:
         await self.close()

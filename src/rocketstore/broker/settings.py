@@ -25,11 +25,7 @@ _Port = Annotated[int, Option(low=0, high=65_535)]
 _Time = Annotated[int, Option("ms", 1)]
 
 
-def _key(field: str) -> str:
-    return "brokerIP1" if field == "broker_ip1" else broker_conf_key(field)
-
-
-class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=_key):
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, rename=broker_conf_key):
     """Settings of a broker, with 4.9's defaults unless a line says otherwise.
 
     Attributes

@@ -14,9 +14,10 @@ import select
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 
 import cyclopts
 from cyclopts import App
@@ -35,9 +36,6 @@ from rocketstore.cli.wording import (
     system_error,
 )
 from rocketstore.errors import RocketStoreError, SparkJobError, UnsupportedEnvironmentError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NARROWEST: Final = 20
 """Columns that help is written in where there are fewer: the parser's never ends in two."""

@@ -55,11 +55,9 @@ def print_rows(
     A table shows only `columns`, in order, and below each row the sentences of the keys `notes`, on
     lines of their own.
     """
-    if output == "jsonl":
-        return _print_lines(rows)
-    if output == "json":
-        return _print_array(rows)
-    return _print_table(rows, columns, notes)
+    if output == "table":
+        return _print_table(rows, columns, notes)
+    return _print_json(rows, is_array=output == "json")
 
 
 def print_object(value: dict[str, Any], output: Output) -> None:
@@ -133,22 +131,18 @@ def json_text(value: dict[str, Any]) -> str:
         return json.dumps(plain, separators=(",", ":"), default=msgspec.json.decode)
 
 
-def _print_lines(rows: Iterable[dict[str, Any]]) -> int:
+def _print_json(rows: Iterable[dict[str, Any]], *, is_array: bool) -> int:
+    """Print an object per line; those of an array stand in brackets, with commas between them."""
     count = 0
-    write = sys.stdout.write
     for row in rows:
-        write(json_text(row) + "\n")
+        text = json_text(row)
+        if is_array:
+            sys.stdout.write(("," if count else "[") + "\n" + text)
+        else:
+            sys.stdout.write(text + "\n")
         count += 1
-    return count
-
-
-def _print_array(rows: Iterable[dict[str, Any]]) -> int:
-    count = 0
-    write = sys.stdout.write
-    for row in rows:
-        write(("[\n" if count == 0 else ",\n") + json_text(row))
-        count += 1
-    write("\n]\n" if count else "[]\n")
+    if is_array:
+        sys.stdout.write("\n]\n" if count else "[]\n")
     return count
 
 

@@ -22,6 +22,7 @@ _MISSPELT: Final = {
     "flush_least_pages_when_warm_mapped_file": "flushLeastPagesWhenWarmMapedFile",
     "check_crc_on_recover": "checkCRCOnRecover",
     "enable_d_ledger_commit_log": "enableDLegerCommitLog",
+    "broker_ip1": "brokerIP1",
 }
 """Fields whose key is not simply their name in camel case."""
 

@@ -8,6 +8,7 @@ acknowledged by itself: not by the end of a loop's body, not by an exception, no
 from __future__ import annotations
 
 import weakref
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
@@ -55,7 +56,7 @@ class ConsumedMessage(StoredMessage, frozen=True, kw_only=True, gc=True):
         return self.consumer.give_back(self, delay_level)
 
 
-class Consumer(OfOneProcess):
+class Consumer(OfOneProcess, AbstractContextManager["Consumer"]):
     """Takes messages for a group; made by `MessageStore.consume`, a context manager.
 
     One thread at a time may iterate or poll; `acknowledge`, `give_back` and `close` may be called
@@ -80,9 +81,6 @@ class Consumer(OfOneProcess):
         topics = ",".join(self._group.subscription.topics)
         state = "closed" if self.is_closed else "open"
         return f"Consumer({topics}, group={self._group.name}, {state})"
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_error: object) -> None:
         self.close()

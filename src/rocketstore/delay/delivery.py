@@ -23,9 +23,7 @@ from rocketstore.format.queue_entry import DELAY_TOPIC, is_due_time
 from rocketstore.rules.waiting import copy_of, real_queue
 
 if TYPE_CHECKING:
-    from rocketstore.format.stored_message import StoredMessage
     from rocketstore.storage.store import BaseStore
-    from rocketstore.units import QueueKey
 
 RETRY_MS: Final = 100
 """Pause before a put that was not taken is tried again (DELAY_FOR_A_WHILE of 4.9)."""
@@ -67,7 +65,7 @@ class DelayedDelivery:
     def _run_level(self, level: Level, now_ms: int) -> int:
         self._skip_lost(level)
         while level.held and level.held[0][0] <= now_ms:
-            if not self._deal_with(level, level.held[0][1]):
+            if not self._deliver(level, level.held[0][1]):
                 return RETRY_MS
             level.note(heappop(level.held)[1].offset)
         pause_ms = level.held[0][0] - now_ms if level.held else LOOK_MS
@@ -88,7 +86,7 @@ class DelayedDelivery:
             if wait_ms > 0 and (until_ms := self._held_until(level, entry, now_ms)) > now_ms:
                 heappush(level.held, (until_ms, entry))
                 level.looked_at = entry.offset + 1
-            elif not self._deal_with(level, entry):
+            elif not self._deliver(level, entry):
                 return RETRY_MS
             else:
                 level.look_on(entry.offset + 1)
@@ -120,7 +118,7 @@ class DelayedDelivery:
             )  # fmt: skip
             level.begin_at(first)
 
-    def _deal_with(self, level: Level, entry: Due) -> bool:
+    def _deliver(self, level: Level, entry: Due) -> bool:
         """Deliver the message of an entry; False where that has to be tried again."""
         message = message_of(self._store, level, entry)
         if message is None:
@@ -128,9 +126,6 @@ class DelayedDelivery:
         to = real_queue(message)
         if to is None:
             return self._give_up(level, entry, "REAL_TOPIC and REAL_QID name no queue of messages")
-        return self._deliver(level, entry, message, to)
-
-    def _deliver(self, level: Level, entry: Due, message: StoredMessage, to: QueueKey) -> bool:
         try:
             result = self._store.put_record(*to, copy_of(message), wait_flush=False)
         except RefusedMessageError as error:

@@ -12,7 +12,8 @@ Source: RemotingCommand and SendMessageRequestHeaderV2 of 4.9.8, fastjson 1.2.76
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 try:
     import cython
@@ -25,9 +26,6 @@ if not cython.compiled:
     NONE = -1  # in place of a number or a size that there is not
     _MOST_INT32 = (1 << 31) - 1
     _NEEDED = 0xFF  # the bits of the letters a to h
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _CODE, _FLAG, _OPAQUE, _VERSION = b"code", b"flag", b"opaque", b"version"
 _FIELDS, _LANGUAGE, _TYPE = b"extFields", b"language", b"serializeTypeCurrentRPC"

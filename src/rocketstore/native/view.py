@@ -10,15 +10,13 @@ from __future__ import annotations
 import ctypes
 import time
 import zlib
+from collections.abc import Callable
 from struct import Struct
 from types import MemberDescriptorType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Numbers: TypeAlias = npt.NDArray[np.int64]

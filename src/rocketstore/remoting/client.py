@@ -7,7 +7,8 @@ How derived: NettyRemotingClient of 4.9.8.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Self
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.addresses import looked_up
 from rocketstore.errors import RemotingError
@@ -23,7 +24,7 @@ REQUEST_MS: Final = 3000
 """As connectTimeoutMillis and the time-out of a synchronous request in 4.9's clients."""
 
 
-class RemotingClient:
+class RemotingClient(AbstractAsyncContextManager["RemotingClient"]):
     """Connections to servers, made when they are needed; used in one event loop.
 
     What servers ask is answered by `processor`, without one by code 3.
@@ -97,9 +98,6 @@ class RemotingClient:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._turns.close(0)
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_exception: object) -> None:
         await self.close()

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from rocketstore.errors import FieldRangeError, FormatError
 from rocketstore.remoting import binary_header, json_header
 from rocketstore.remoting.command import Command, HeaderKind
 from rocketstore.units import MiB
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LONGEST_FRAME: Final = 16 * MiB - 4
 """The largest ``length`` that is taken: netty's limit of 16 MiB counts the length's own bytes."""
@@ -51,7 +49,7 @@ class FrameFault(enum.Enum):
     BAD_HEADER = "a header cannot be decoded"
 
 
-Shortcut: TypeAlias = "Callable[[bytes, int, int, int], Command | None]"
+Shortcut: TypeAlias = Callable[[bytes, int, int, int], Command | None]
 """Reads a frame of usual form in another way, or not (None); it is given the bytes that it is in,
 and where its JSON header begins and ends and its body ends."""
 

@@ -7,7 +7,8 @@ How derived: NettyRemotingServer of 4.9.8.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Self
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Final
 
 from rocketstore.addresses import listeners
 from rocketstore.remoting.channel import Channel, let_go
@@ -22,7 +23,7 @@ DRAIN_MS: Final = 1000
 """How long `RemotingServer.close` waits for what is owed: SIGTERM has 5 s in all."""
 
 
-class RemotingServer:
+class RemotingServer(AbstractAsyncContextManager["RemotingServer"]):
     """Listens, after `listen`, until ``async with RemotingServer(Turns(…)) as server`` ends.
 
     Its limits and totals are those of all connections, of whatever address; `address` is the first.
@@ -58,9 +59,6 @@ class RemotingServer:
             one.close()
         await self._turns.close(drain_ms)
         await asyncio.gather(*(one.wait_closed() for one in self._listeners))
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_exception: object) -> None:
         await self.close()
