@@ -7,7 +7,6 @@ Law: a missing file is a value: one that is not there, or is shorter than its ne
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -26,6 +25,7 @@ from rocketstore.places.files import files_at, offset_files, read_part, root_fil
 from rocketstore.places.queue_files import files_of, list_queues
 from rocketstore.places.stores import StorePlace
 from rocketstore.rules.files import lost_log, usual_place, usual_size
+from rocketstore.scan.queue_search import last_up_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,11 +176,9 @@ def store_timestamp_ms(
 
 def segment_at(segments: Sequence[Segment], physical_offset: int) -> Segment | None:
     """Return the file, there or missing, that an offset of the log lies in."""
-    number = bisect_right(segments, physical_offset, key=lambda one: one.base)
-    for found in segments[max(0, number - 1) : number]:
-        if physical_offset < found.base + max(found.size, found.file_size):
-            return found
-    return None
+    found = last_up_to(segments, physical_offset)
+    stop = 0 if found is None else found.base + max(found.size, found.file_size)
+    return found if physical_offset < stop else None
 
 
 def log_bytes(store: StorePlace, segments: Sequence[Segment], offset: int, size: int) -> bytes:

@@ -26,21 +26,19 @@ class ObjectStore:
     """What lies below a URI, written as whole objects; paths are those below it."""
 
     def __init__(self, location: str) -> None:
-        from pyarrow import fs  # noqa: PLC0415 - as above
+        from pyarrow import ArrowException, fs  # noqa: PLC0415 - only for stores elsewhere
 
         files, self.root = files_at(location)
         assert isinstance(files, ArrowFiles), "a disk has better ways"
+        self._fs, self._errors = fs, (OSError, ArrowException)
         self._system: Any = fs.SubTreeFileSystem(self.root, files.system)
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of all objects, by their path."""
-        from pyarrow import fs  # noqa: PLC0415 - as above
-
         with self._plain_errors("", "listed"):
-            infos = self._system.get_file_info(
-                fs.FileSelector("", allow_not_found=True, recursive=True)
-            )
-        return {one.path: one.size for one in infos if one.type == fs.FileType.File}
+            every = self._fs.FileSelector("", allow_not_found=True, recursive=True)
+            infos = self._system.get_file_info(every)
+        return {one.path: one.size for one in infos if one.is_file}
 
     def put(self, path: str, content: bytes) -> None:
         """Write an object."""
@@ -77,13 +75,11 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def _plain_errors(self, path: str, done: str) -> Iterator[None]:
-        from pyarrow import ArrowException  # noqa: PLC0415 - as above
-
         try:
             yield
         except FileNotFoundError:
             raise
-        except (OSError, ArrowException) as error:
+        except self._errors as error:
             raise StoreError(
                 f"{self.root}/{path} cannot be {done}: {error}",
                 hint="the credentials of the driver and of each executor must allow it: to list, "

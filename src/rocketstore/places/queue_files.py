@@ -7,7 +7,7 @@ entries whose record was looked at; where a queue is missing, damaged or late, m
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -44,7 +44,7 @@ from rocketstore.places.location import is_remote
 from rocketstore.rules.newer import ROCKSDB_MARK, rocksdb_queues
 from rocketstore.scan.batch_search import BatchEntries
 from rocketstore.scan.extension_units import UnitReader
-from rocketstore.scan.queue_search import QueueSearch
+from rocketstore.scan.queue_search import QueueSearch, last_up_to
 from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ class StoredFiles:
 
     def find(self, offset: int) -> StoreFile | None:
         """Return the file that holds the byte at an offset."""
-        at = bisect_right(self.files, offset, key=lambda file: file.base) - 1
-        return self.files[at] if at >= 0 and offset < self.files[at].stop else None
+        file = last_up_to(self.files, offset)
+        return file if file is not None and offset < file.stop else None
 
     def data_stop(self, file: StoreFile) -> int:
         """Return the position after which one of the files is known to have only zeros."""

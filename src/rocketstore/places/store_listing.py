@@ -6,7 +6,6 @@ or neighbours is left out and reported, a short one is used as far as it goes.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -42,6 +41,7 @@ from rocketstore.places.stores import configured_log, store_with_log
 from rocketstore.rules.files import FileFinding, FileProblem, no_store, usable_files
 from rocketstore.rules.newer import NEWER_FILES
 from rocketstore.rules.queue_kinds import queue_kinds
+from rocketstore.scan.queue_search import last_up_to
 from rocketstore.units import QueueKey
 from rocketstore.verification.small_files import SMALL_FILES
 
@@ -120,10 +120,9 @@ class StoreListing(NamedTuple):
 
     def file_at(self, physical_offset: int) -> StoreFile | None:
         """Return the file that an offset of the log belongs to, whether or not it is so long."""
-        files = self.log.files
-        at = bisect.bisect_right(files, physical_offset, key=lambda file: file.base) - 1
-        stop = files[at].base + self.sizes.commit_log_file_bytes if at >= 0 else 0
-        return files[at] if physical_offset < stop else None
+        file = last_up_to(self.log.files, physical_offset)
+        stop = 0 if file is None else file.base + self.sizes.commit_log_file_bytes
+        return file if physical_offset < stop else None
 
 
 def list_store(location: str, config: StoreConfig) -> StoreListing:

@@ -106,7 +106,7 @@ class Stretch(msgspec.Struct, array_like=True):
         ]
         self.take_records(batch.columns, latest_ms)
         for blank in batch.blanks:
-            self._add(Chain(blank.physical_offset, blank.physical_offset + blank.size))
+            self.add(Chain(blank.physical_offset, blank.physical_offset + blank.size))
 
     def take_records(self, columns: RecordColumns, latest_ms: int) -> None:
         """Add records."""
@@ -119,7 +119,7 @@ class Stretch(msgspec.Struct, array_like=True):
             begin, stop = int(starts[first]), int(stops[past - 1])
             times, is_normal = columns.store_timestamp[first:past], has_entry[first:past]
             head, tail = _witnesses(times, is_normal), _witnesses(times[::-1], is_normal[::-1])
-            self._add(
+            self.add(
                 Chain(
                     begin,
                     stop,
@@ -133,7 +133,8 @@ class Stretch(msgspec.Struct, array_like=True):
                 )
             )
 
-    def _add(self, chain: Chain) -> None:
+    def add(self, chain: Chain) -> None:
+        """Add a chain, or what follows the last one without a break."""
         if self.chains and self.chains[-1].stop == chain.start:
             self.chains[-1].extend(chain)
         else:
@@ -208,16 +209,12 @@ class LogView(NamedTuple):
 
 def joined_chains(stretches: Sequence[Stretch]) -> list[Chain]:
     """Return the chains of ordered stretches; parts of one file that meet are one chain."""
-    chains: list[Chain] = []
-    base = None
+    files: dict[int, Stretch] = {}
     for stretch in stretches:
+        file = files.setdefault(stretch.base, Stretch(stretch.base, stretch.start))
         for chain in stretch.chains:
-            if chains and base == stretch.base and chains[-1].stop == chain.start:
-                chains[-1].extend(chain)
-            else:
-                chains.append(msgspec.structs.replace(chain))
-            base = stretch.base
-    return chains
+            file.add(msgspec.structs.replace(chain))
+    return [chain for file in files.values() for chain in file.chains]
 
 
 def links(chains: Sequence[Chain]) -> tuple[list[Chain], list[bool]]:

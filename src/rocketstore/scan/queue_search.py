@@ -10,7 +10,7 @@ B16).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -69,6 +69,12 @@ def first_from(files: Sequence[_Based], offset: int) -> _Based | None:
     """Return the first of files in order that starts at `offset` or after it."""
     at = bisect_left(files, offset, key=_base_of)
     return files[at] if at < len(files) else None
+
+
+def last_up_to(files: Sequence[_Based], offset: int) -> _Based | None:
+    """Return the last of files in order that starts at `offset` or before it."""
+    at = bisect_right(files, offset, key=_base_of)
+    return files[at - 1] if at else None
 
 
 def padded(files: Files, start: int, count: int) -> EntryArray:

@@ -6,8 +6,8 @@ Law: a topic gets its kind under the append lock, only before its first message,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from rocketstore.arguments import checked
@@ -63,8 +63,8 @@ class TopicsOfKind(OfOneProcess):
         self._check_open()
         check_topic(topic)
         check_queue_id(queue_count)
-        kind, kinds = self.kind, self._parts.kinds
-        if self._parts.config.broker_role is BrokerRole.SLAVE:
+        kind, parts, kinds = self.kind, self._parts, self._parts.kinds
+        if parts.config.broker_role is BrokerRole.SLAVE:
             raise self._error(topic, "this is a slave", hint="make it in the master")
         if kinds.get(topic) is kind:
             return
@@ -77,27 +77,20 @@ class TopicsOfKind(OfOneProcess):
             kind.begin(topic)
             return kind.marks(said)
 
-        with self._becoming(topic):
-            kinds[topic] = kind
-            self._file.mark(topic, queue_count, marks)
-
-    @contextmanager
-    def _becoming(self, topic: str) -> Iterator[None]:
-        """Let a topic become one of this kind by what is done within; nothing is put meanwhile."""
-        parts = self._parts
         if is_reserved(topic):
             raise self._error(topic, "a broker reserves its name")
-        if topic in parts.kinds:
-            raise self._error(topic, f"it is a {parts.kinds[topic].name} topic")
+        if topic in kinds:
+            raise self._error(topic, f"it is a {kinds[topic].name} topic")
         with parts.log.held():
             given = (key for key, one in parts.log.counters.items() if one.next_offset)
             if any(key[0] == topic for key in (*given, *parts.queues.keys())):
                 raise self._error(topic, "it has messages on the disk")
             try:
-                yield
+                kinds[topic] = kind
+                self._file.mark(topic, queue_count, marks)
             except BaseException:
                 with suppress(StoreError, FormatError):  # else it stays of that kind
-                    parts.kinds.read(parts.layout)
+                    kinds.read(parts.layout)
                 raise
 
     def _error(self, topic: str, why: str, hint: str | None = None) -> StoreError:

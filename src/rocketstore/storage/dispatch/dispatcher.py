@@ -196,10 +196,6 @@ class ArrivalBoard:
         with self._lock:
             self.listeners = tuple(one for one in self.listeners if one[0] != listener)
 
-    def who_hears(self, queue: QueueKey) -> list[ArrivalListener]:
-        """Return the listeners that want to hear of a queue now."""
-        return [one for one, queues in self.listeners if queues is None or queue in queues]
-
     def announce(self, listeners: Iterable[ArrivalListener], arrival: Arrival) -> None:
         """Call listeners; one that raises is logged and does not stop dispatch."""
         for listener in listeners:
@@ -430,7 +426,9 @@ class Dispatcher:
             if calls_for & _EXTRA_ENTRIES:
                 targets += decisions.extra_offsets(number) or ()
             for key, offset in targets:
-                listeners = board.who_hears(key)
+                listeners = [
+                    one for one, queues in board.listeners if queues is None or key in queues
+                ]
                 if not listeners:
                     continue
                 queue = self._table.readable(key)

@@ -20,9 +20,10 @@ from rocketstore.format.file_name import file_name
 from rocketstore.locks import Lock
 from rocketstore.rules.files import FileFinding, FileProblem
 from rocketstore.rules.findings import DANGLING_HINT
+from rocketstore.scan.queue_search import last_up_to
 from rocketstore.storage.files.disk import real_path
 from rocketstore.storage.files.mapped_file import MappedFile, MappedFiles
-from rocketstore.storage.files.pread_files import LogFile, last_up_to, listed_files
+from rocketstore.storage.files.pread_files import LogFile, listed_files
 from rocketstore.storage.files.whole_file import grow_file, holds_data
 
 if TYPE_CHECKING:

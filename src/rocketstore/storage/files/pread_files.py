@@ -17,17 +17,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from rocketstore.errors import SystemRefusedError
 from rocketstore.format.file_name import is_judged, parse_file_name
 from rocketstore.rules.files import FileFinding, FileProblem, usable_files, usual_size
+from rocketstore.scan.queue_search import last_up_to
 from rocketstore.storage.files.disk import (
     BadSectors,
     Disk,
@@ -44,10 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.native.row import ByteArray
-    from rocketstore.storage.files.mapped_file import MappedFile
 
-
-_base_of: Final = attrgetter("base")
 
 DEFAULT_OPEN_FILES: Final = 256
 """Descriptors that one `OpenFiles` keeps; a quarter of the usual limit of a process."""
@@ -263,15 +259,6 @@ class PreadFiles:
         if read is None:
             self.refresh()
         return read
-
-
-_File = TypeVar("_File", bound="MappedFile | LogFile")
-
-
-def last_up_to(files: Sequence[_File], offset: int) -> _File | None:
-    """Return the last of files in order that starts at `offset` or before it."""
-    at = bisect_right(files, offset, key=_base_of)
-    return files[at - 1] if at else None
 
 
 def listed_files(

@@ -335,11 +335,7 @@ class IndexService:
                 take_file(path)
 
     def truncate_to(
-        self,
-        physical_offset: int,
-        *,
-        now_ms: int,
-        store_time_of: Callable[[int], int | None] = lambda _offset: None,
+        self, physical_offset: int, store_time_of: Callable[[int], int | None], *, now_ms: int
     ) -> int:
         """Drop the items of records at or after an offset, and rebuild the chains of what stays.
 

@@ -122,18 +122,13 @@ class BatchPages:
             size, count = size + entry.record_size, count + entry.message_count
             if taken and (count > most or size > self._limits.memory_bytes):
                 break
-            record = self._record(entry)
-            if record is None:
+            start = entry.physical_offset
+            is_there = size_at(self._log, start) > 0
+            window = self._source.bytes_at(start, entry.record_size) if is_there else None
+            if window is None:
                 skipped += entry.stop_offset - max(at, entry.base_offset)
             else:
-                taken.append(record)
+                record = memoryview(window.buffer)[start - window.base :]
+                taken.append(record[: entry.record_size])
             at = entry.stop_offset
         return taken, at, skipped
-
-    def _record(self, entry: BatchEntry) -> memoryview | None:
-        at = entry.physical_offset
-        is_there = size_at(self._log, at) > 0
-        window = self._source.bytes_at(at, entry.record_size) if is_there else None
-        if window is None:
-            return None
-        return memoryview(window.buffer)[at - window.base :][: entry.record_size]

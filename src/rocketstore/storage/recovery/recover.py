@@ -338,7 +338,7 @@ class _Recovery:
 
     def _truncate_index(self, physical_offset: int) -> None:
         store_time = functools.partial(store_time_of, self.parts.log_files)
-        self.parts.index.truncate_to(physical_offset, now_ms=self.now_ms, store_time_of=store_time)
+        self.parts.index.truncate_to(physical_offset, store_time, now_ms=self.now_ms)
 
     def _dispatch(self, start: int, limit: int, *, force: bool = True) -> list[SteppedOver]:
         """Dispatch [start, limit) with checksums; return the ranges that could not be read."""

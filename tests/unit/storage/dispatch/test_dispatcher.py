@@ -415,7 +415,7 @@ def test_a_forced_pass_after_a_cut_of_the_index_gives_the_same_bytes(parts):
     before = parts.bytes_on_disk()
     cut = parts.entries("TopicA", 0)[3][0]
     for target in (cut, 0):
-        parts.index.truncate_to(target, now_ms=0, store_time_of=lambda _: 1_600_000_000_123)
+        parts.index.truncate_to(target, lambda _: 1_600_000_000_123, now_ms=0)
         parts.dispatcher.dispatch_range(target, parts.end)
         assert parts.bytes_on_disk() == before
     assert len(parts.index.files) > 3

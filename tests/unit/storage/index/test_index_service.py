@@ -348,7 +348,7 @@ def test_cutting_back_keeps_exactly_the_items_before_the_offset(tmp_path):
         index, _ = open_index(tmp_path / str(target))
         for number in range(20):
             put(index, f"k{number % 3}", number, 1000 * number)
-        dropped = index.truncate_to(target, now_ms=0, store_time_of=lambda offset: 1000 * offset)
+        dropped = index.truncate_to(target, lambda offset: 1000 * offset, now_ms=0)
         assert dropped == max(20 - target, 0)
         kept = sorted(offset for n in range(3) for offset in find(index, f"k{n}"))
         assert kept == list(range(min(target, 20)))
@@ -368,7 +368,7 @@ def test_slots_that_name_lost_items_are_rebuilt(index):
         put(index, "k", number, 1000)
     file = index.files[0]
     file.file.write_bytes(LAYOUT.item_position(4), bytes(40))
-    index.truncate_to(4, now_ms=0)
+    index.truncate_to(4, lambda _: None, now_ms=0)
     assert find(index, "k") == [3, 2, 1]
     assert decode_header(bytes(file.file.array[:40])).index_count == 4
 
@@ -376,7 +376,7 @@ def test_slots_that_name_lost_items_are_rebuilt(index):
 def test_without_store_times_the_end_is_known_to_the_second(index):
     for number in range(4):
         put(index, "k", number, 1000 + 1500 * number)
-    index.truncate_to(2, now_ms=0)
+    index.truncate_to(2, lambda _: None, now_ms=0)
     assert index.files[-1].header.end_timestamp_ms == 1000 + 1000
 
 
@@ -385,7 +385,7 @@ def test_a_first_item_that_is_left_alone_is_as_old_as_its_file(index):
     for number in range(2):
         put(index, "k", number, 1000)
     index.files[0].file.write_bytes(LAYOUT.item_position(1) + 12, (99).to_bytes(4, "big"))
-    index.truncate_to(1, now_ms=0)
+    index.truncate_to(1, lambda _: None, now_ms=0)
     assert index.files[-1].header.end_timestamp_ms == 1000
 
 
