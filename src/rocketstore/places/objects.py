@@ -7,10 +7,11 @@ a writer below a location has to be the only one, or to use names that no other 
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
+from rocketstore.at_once import spread
 from rocketstore.errors import StoreError
 from rocketstore.places.files import REQUESTS, ArrowFiles, files_at
 from rocketstore.units import MiB
@@ -65,8 +66,7 @@ class ObjectStore:
             with self._plain_errors(pair[1], "written"):
                 self._system.move(*pair)
 
-        with ThreadPoolExecutor(REQUESTS, thread_name_prefix="rocketstore-move") as pool:
-            list(pool.map(move, pairs))
+        deque(spread(move, [*pairs], most=REQUESTS), maxlen=0)
 
     def remove_tree(self, path: str) -> None:
         """Remove all objects below a path, if there are any."""

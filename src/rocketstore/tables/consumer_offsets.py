@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.config import BrokerRole
@@ -251,15 +252,14 @@ def _settled(
     agreed = agreed_end(reader.layout, marks)
     if agreed is None and marks:
         return loaded
+    end_of: Callable[[str, int], int] = reader.max_offset
+    if agreed is not None:
+        end_of = partial(reader.end_within, physical_limit=agreed)
     for name, queues in loaded[_TABLE].items():
         topic, _, group = name.partition("@")
         if topic in in_memory:
             continue
-        if agreed is None:
-            ends = {queue_id: reader.max_offset(topic, queue_id) for queue_id in queues}
-        else:
-            ends = {queue_id: reader.end_within(topic, queue_id, agreed) for queue_id in queues}
-        table[name] = {one: min(offset, ends[one]) for one, offset in queues.items()}
+        table[name] = {one: min(offset, end_of(topic, one)) for one, offset in queues.items()}
         if table[name] != queues:
             _log.warning(
                 "consumer_offsets.set_back", topic=topic, group=group, before=queues,

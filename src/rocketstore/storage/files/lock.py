@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self, TypeAlias
+from typing import Final, Self
 
 from rocketstore.errors import StoreLockedError
 from rocketstore.format.file_name import (
@@ -84,9 +84,6 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-_Held: TypeAlias = "tuple[OpenFile, os.stat_result]"
-
-
 class StoreLock:
     """The lock of the store whose lock file is at `path`, held from `acquire` to `release`.
 
@@ -97,8 +94,8 @@ class StoreLock:
         self._path = path
         self._file: io.FileIO | None = None
         self._wanted = directories
-        self._locked: list[_Held] = []
-        self._made: deque[_Held] = deque(maxlen=_HELD_FILES)
+        self._locked: list[OpenFile] = []
+        self._made: deque[OpenFile] = deque(maxlen=_HELD_FILES)
 
     def acquire(self) -> Self:
         """Take the lock without waiting, making the file if need be; an interrupt leaves it free.
@@ -166,18 +163,19 @@ class StoreLock:
             self._lock_too(path, path.stat(), self._made)
 
     def _lock_too(
-        self, path: Path, status: os.stat_result, held: list[_Held] | deque[_Held]
+        self, path: Path, status: os.stat_result, held: list[OpenFile] | deque[OpenFile]
     ) -> None:
-        if not any(os.path.samestat(status, one) for _, one in [*self._locked, *self._made]):
+        known = (os.fstat(one.fd) for one in [*self._locked, *self._made])
+        if not any(os.path.samestat(status, one) for one in known):
             opened = OpenFile(path)
-            held.append((opened, status))  # first, as an interrupt may come
+            held.append(opened)  # first, as an interrupt may come
             _descriptors.add(opened)
             _lock_whole(opened.fd, path, status)
 
     def release(self) -> None:
         """Let go of the lock; a second call does nothing."""
         try:
-            for opened, _ in [*self._locked, *self._made]:
+            for opened in [*self._locked, *self._made]:
                 with suppress(OSError, ValueError):  # a child forked just now has it open yet
                     fcntl.flock(opened.fd, fcntl.LOCK_UN)
         finally:
