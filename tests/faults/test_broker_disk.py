@@ -68,8 +68,7 @@ def test_next_file_that_cannot_be_made_is_said_and_consumers_go_on(tmp_path, cal
     stored = consume_all(desk)
     assert stored >= 3
     disk.fails = HEALTHY
-    assert desk.send("orders", BODY).code == 0
-    desk.store.wait_dispatched()
+    assert desk.dispatched("orders", BODY).code == 0
     assert consume_all(desk) == stored + 1
     desk.close()
 
@@ -84,8 +83,7 @@ def test_full_disk_refuses_sends_until_there_is_room_and_consumers_go_on(tmp_pat
     desk.store.wait_dispatched()
     assert consume_all(desk) == 1
     flags.clear(RunningFlag.DISK_FULL)
-    assert desk.send("orders", BODY).code == 0
-    desk.store.wait_dispatched()
+    assert desk.dispatched("orders", BODY).code == 0
     assert consume_all(desk) == 2
     desk.close()
 
@@ -160,8 +158,7 @@ def test_failed_sync_refuses_this_send_and_all_later_ones_and_consumers_go_on(tm
 def test_without_sync_flush_the_sends_after_a_failed_sync_are_refused(tmp_path):
     disk = FaultyDisk(HEALTHY)
     desk = Desk(tmp_path, small_config(), disk=disk)
-    assert desk.send("orders", BODY).code == 0
-    desk.store.wait_dispatched()
+    assert desk.dispatched("orders", BODY).code == 0
     disk.fails = nth("fdatasync", 0, errno.EIO, below="commitlog")
     assert desk.send("orders", BODY).code == 0
     with pytest.raises(FlushFailedError):

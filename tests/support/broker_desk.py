@@ -166,6 +166,12 @@ class Desk:
         fields = {**SEND, "b": topic, "g": self.clock.now_ms, "i": properties}
         return self.answer(310, {**fields, **more}, body)
 
+    def dispatched(self, *message: Any, **more: Any) -> Command:
+        """Send a message and let it be dispatched."""
+        answer = self.send(*message, **more)
+        self.store.wait_dispatched()
+        return answer
+
     def close(self) -> None:
         self.store.close()
 
@@ -173,3 +179,13 @@ class Desk:
 def text_of(value: object) -> str:
     """Return a field of a header as clients send it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def fields_of(reply: Command) -> dict[str, str]:
+    assert reply.fields is not None
+    return reply.fields
+
+
+def place_of(sent: Command) -> int:
+    """Return the physical offset of a message, which its id ends with."""
+    return int(fields_of(sent)["msgId"][16:], 16)

@@ -81,8 +81,7 @@ def test_half_messages_can_be_looked_at_as_those_of_any_topic(desk):
     listed = json.loads(desk.answer(21).body)["topicConfigTable"]
     for topic in ("RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"):
         assert (listed[topic]["readQueueNums"], listed[topic]["perm"]) == (1, 6)
-    desk.send("orders", b"half", "TRAN_MSG\1true\2PGROUP\1P\2UNIQ_KEY\1u", f=4)
-    desk.store.wait_dispatched()
+    desk.dispatched("orders", b"half", "TRAN_MSG\1true\2PGROUP\1P\2UNIQ_KEY\1u", f=4)
     stats = desk.answer(202, {"topic": "RMQ_SYS_TRANS_HALF_TOPIC"}).body
     assert b'"maxOffset":1' in stats
 
@@ -169,8 +168,7 @@ def test_totals_of_the_day_begin_again_at_midnight(desk):
         names = ("YesterdayMorning", "TodayMorning", "TodayNow")
         return [totals.told()[f"msg{what}Total{name}"] for name in names for what in ("Put", "Get")]
 
-    desk.send("orders")
-    desk.store.wait_dispatched()
+    desk.dispatched("orders")
     desk.answer(11, PULL)
     assert told() == ["0", "0", "0", "0", "1", "1"]
     desk.clock.now_ms += 86_400_000
@@ -180,18 +178,20 @@ def test_totals_of_the_day_begin_again_at_midnight(desk):
     assert told() == ["1", "1", "2", "1", "2", "1"]
 
 
-def test_lock_that_is_not_renewed_is_given_to_another(desk):
-    def locks(client: str) -> int:
-        queue = {"brokerName": "b", "queueId": 0, "topic": "t"}
-        body = {"consumerGroup": "G", "clientId": client, "mqSet": [queue]}
-        found = desk.answer(41, None, json.dumps(body).encode(), peer=Peer())
-        return len(json.loads(found.body)["lockOKMQSet"])
+def locks(desk: Desk, client: str, group: str = "G", count: int = 1) -> int:
+    """Return how many of so many queues a client is given."""
+    queues = [{"brokerName": "b", "queueId": one, "topic": "t"} for one in range(count)]
+    body = {"consumerGroup": group, "clientId": client, "mqSet": queues}
+    found = desk.answer(41, None, json.dumps(body).encode(), peer=Peer())
+    return len(json.loads(found.body)["lockOKMQSet"])
 
-    assert [locks("a"), locks("b"), locks("a")] == [1, 0, 1]
+
+def test_lock_that_is_not_renewed_is_given_to_another(desk):
+    assert [locks(desk, "a"), locks(desk, "b"), locks(desk, "a")] == [1, 0, 1]
     desk.clock.now_ms += 60_000
-    assert locks("b") == 0
+    assert locks(desk, "b") == 0
     desk.clock.now_ms += 1
-    assert [locks("b"), locks("a")] == [1, 0]
+    assert [locks(desk, "b"), locks(desk, "a")] == [1, 0]
 
 
 def test_locks_belong_to_a_group_and_a_client_and_a_queue_is_given_once(desk):
@@ -205,17 +205,10 @@ def test_locks_belong_to_a_group_and_a_client_and_a_queue_is_given_once(desk):
 
 
 def test_locks_of_groups_that_are_made_up_take_no_memory_in_the_end(desk):
-    def locks(group: str, count: int) -> int:
-        queues = [{"brokerName": "b", "queueId": one, "topic": "t"} for one in range(count)]
-        body = {"consumerGroup": group, "clientId": "c", "mqSet": queues}
-        found = desk.answer(41, None, json.dumps(body).encode())
-        return len(json.loads(found.body)["lockOKMQSet"])
-
-    assert [locks("G", MOST_LOCKS - 2), locks("H", 3), locks("H", 4), locks("I", 1)] == [
-        MOST_LOCKS - 2, 2, 2, 0,
-    ]  # fmt: skip
+    asked = (("G", MOST_LOCKS - 2), ("H", 3), ("H", 4), ("I", 1))
+    assert [locks(desk, "c", *some) for some in asked] == [MOST_LOCKS - 2, 2, 2, 0]
     desk.clock.now_ms += LOCK_LIFE_MS + 1
-    assert locks("I", 1) == 1
+    assert locks(desk, "c", "I") == 1
 
 
 def test_settings_are_answered_as_a_file_has_them(desk):

@@ -418,8 +418,7 @@ def test_language_of_a_client_is_told_by_its_name(desk, language, told):
 def test_group_of_any_name_that_clients_take_consumes(desk, length):
     """From 121 characters on its retry topic is too long for a record, as in 4.9."""
     name = "g" * length
-    desk.send("orders")
-    desk.store.wait_dispatched()
+    desk.dispatched("orders")
     beat(desk, desk.peer, group=name)
     pull = {
         "consumerGroup": name, "topic": "orders", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1,

@@ -50,8 +50,7 @@ def test_slow_disk_holds_its_own_pull_and_not_the_loop(monkeypatch):
 
 
 def test_pull_that_waited_too_long_for_the_disk_is_refused(desk, monkeypatch):
-    desk.send("orders")
-    desk.store.wait_dispatched()
+    desk.dispatched("orders")
     disk = SlowDisk(desk.store, monkeypatch)
     disk.has_read.set()
     once_read = desk.loop.once_read

@@ -31,6 +31,10 @@ def pull(desk: Desk, *, peer: Peer | None = None, **changed: object) -> Command 
     return desk.call(11, {**PULL, **changed}, peer=peer)
 
 
+def answered(desk: Desk, **changed: object) -> Command:
+    return desk.answer(11, {**PULL, **changed})
+
+
 def sweep_after(desk: Desk, wait_ms: int) -> None:
     desk.clock.now_ms += wait_ms
     desk.table.pulling.sweep()
@@ -47,15 +51,13 @@ def orders(desk):
 
 @pytest.mark.parametrize("expression_type", ["TAG", ""])
 def test_what_is_there_is_answered_at_once(orders, expression_type):
-    found = pull(orders, subscription="b", expressionType=expression_type)
-    assert found is not None
+    found = answered(orders, subscription="b", expressionType=expression_type)
     assert (found.code, found.remark) == (0, "FOUND")
     assert found.fields == {
         "suggestWhichBrokerId": "0", "nextBeginOffset": "2", "minOffset": "0", "maxOffset": "2",
     }  # fmt: skip
     assert found.body == orders.store.get_raw("orders", 0, 1).records
-    both = pull(orders)
-    assert both is not None
+    both = answered(orders)
     assert both.body == orders.store.get_raw("orders", 0, 0).records
 
 
@@ -74,8 +76,7 @@ def test_light_queues_and_their_groups_are_there_without_being_made(tmp_path, *,
             assert pull(desk, topic="%LMQ%kitchen", consumerGroup="TOOLS_CONSUMER").code == 17
             return
         assert refused is None, "it is held"
-        desk.send("orders", properties="INNER_MULTI_DISPATCH\1%LMQ%kitchen,copies")
-        desk.store.wait_dispatched()
+        desk.dispatched("orders", properties="INNER_MULTI_DISPATCH\1%LMQ%kitchen,copies")
         sweep_after(desk, 5_000)
         assert (desk.peer.last.code, desk.peer.last.remark) == (0, "FOUND")
         assert desk.peer.last.body == desk.store.get_raw("orders", 0, 0).records
@@ -130,15 +131,13 @@ def test_pull_at_the_end_is_held_and_woken_by_the_next_message(orders):
 
 
 def test_pull_that_may_not_wait_is_answered_that_nothing_is_there(orders):
-    found = pull(orders, queueOffset=2, sysFlag=4)
-    assert found is not None
+    found = answered(orders, queueOffset=2, sysFlag=4)
     assert (found.code, found.remark) == (19, "OFFSET_OVERFLOW_ONE")
 
 
 def test_message_with_other_tags_leaves_a_pull_for_the_sweep(orders):
     assert pull(orders, queueOffset=2, subscription="a") is None
-    orders.send("orders", properties="TAGS\1b")
-    orders.store.wait_dispatched()
+    orders.dispatched("orders", properties="TAGS\1b")
     assert len(orders.table.pulling.held) == 1
     sweep_after(orders, LOOK_MS)
     assert (orders.peer.last.code, orders.peer.last.remark) == (20, "NO_MATCHED_MESSAGE")
@@ -214,16 +213,14 @@ def test_while_a_pull_is_held_the_loop_dispatches(tmp_path):
 @pytest.mark.parametrize("short_ms", [1_000, LOOK_MS + 1])
 def test_short_polling_holds_a_pull_for_its_own_time_and_wakes_it_too(tmp_path, short_ms):
     desk = Desk(tmp_path, long_polling_enable=False, short_polling_time_mills=short_ms)
-    desk.send("orders")
-    desk.store.wait_dispatched()
+    desk.dispatched("orders")
     assert pull(desk, queueOffset=1, suspendTimeoutMillis=1) is None
     sweep_after(desk, short_ms - 1)
     assert desk.peer.last.code == 0
     sweep_after(desk, 1)
     assert desk.peer.last.code == 19
     assert pull(desk, queueOffset=1) is None
-    desk.send("orders", b"second")
-    desk.store.wait_dispatched()
+    desk.dispatched("orders", b"second")
     assert desk.peer.last.code == 0
     assert b"second" in desk.peer.last.body
     desk.close()
@@ -239,8 +236,7 @@ def test_message_that_came_while_a_pull_was_looked_at_is_not_missed(orders, monk
         add(one)  # type: ignore[arg-type]
 
     monkeypatch.setattr(held, "add", add_after_a_message)
-    found = pull(orders, queueOffset=2)
-    assert found is not None
+    found = answered(orders, queueOffset=2)
     assert found.code == 0
 
 
@@ -249,8 +245,7 @@ def test_closed_connection_takes_its_pulls_along(orders):
     assert pull(orders, queueOffset=2, peer=gone) is None
     assert pull(orders, queueOffset=2, peer=stays) is None
     orders.table.disconnected(gone)
-    orders.send("orders")
-    orders.store.wait_dispatched()
+    orders.dispatched("orders")
     assert gone.heard == []
     assert [one.code for one in stays.heard] == [0]
 
@@ -269,8 +264,7 @@ def test_end_refuses_what_is_held_and_what_comes(orders):
     assert pull(orders, queueOffset=2) is None
     orders.table.pulling.close()
     assert orders.peer.last.code == 14
-    late = pull(orders)
-    assert late is not None
+    late = answered(orders)
     assert (late.code, late.remark) == (14, "the broker ends")
 
 
@@ -281,15 +275,13 @@ def test_pull_commits_an_offset_also_when_it_is_held(orders, offset, flags, kept
 
 
 def test_refused_pull_commits_nothing(orders):
-    found = pull(orders, queueId=4, sysFlag=7, commitOffset=1)
-    assert found is not None
+    found = answered(orders, queueId=4, sysFlag=7, commitOffset=1)
     assert found.code == 1
     assert orders.store.consumer_offsets.get("orders", "G", 4) is None
 
 
 def test_group_that_is_sent_elsewhere_is_told_so_in_a_message(orders):
-    found = pull(orders, queueOffset=9)
-    assert found is not None
+    found = answered(orders, queueOffset=9)
     assert found.code == 21
     orders.store.wait_dispatched()
     [event] = orders.store.get("OFFSET_MOVED_EVENT", 0, 0).messages
@@ -307,8 +299,7 @@ def test_message_of_a_group_that_is_sent_elsewhere_lets_no_pull_wait_for_the_dis
         at.store.put(Message(topic="orders", body=b"x"))
         pull(at)  # which makes the group
         disk.calls.clear()
-        found = pull(at, queueOffset=9)
-        assert found is not None
+        found = answered(at, queueOffset=9)
         assert found.code == 21
         assert disk.synced == []
         at.store.flush()
@@ -328,15 +319,13 @@ def heartbeat(
 
 def test_subscription_of_the_heartbeat_counts_where_a_pull_has_none(orders):
     heartbeat(orders, tags="b")
-    found = pull(orders, sysFlag=0, subscription=None, subVersion=1)
-    assert found is not None
+    found = answered(orders, sysFlag=0, subscription=None, subVersion=1)
     assert found.body == orders.store.get_raw("orders", 0, 1).records
 
 
 def test_expression_of_a_heartbeat_that_names_no_tag_is_refused_like_that_of_a_pull(orders):
     heartbeat(orders, tags="||")
-    found = pull(orders, sysFlag=0, subscription=None, subVersion=1)
-    assert found is not None
+    found = answered(orders, sysFlag=0, subscription=None, subVersion=1)
     assert (found.code, found.remark) == (23, "parse the consumer's subscription failed")
 
 
@@ -360,8 +349,7 @@ def test_many_tags_are_waited_for_by_their_hashes_alone(orders):
 )
 def test_pull_without_a_subscription_needs_that_of_a_heartbeat(orders, changed, code, remark):
     heartbeat(orders)
-    found = pull(orders, **{"sysFlag": 0, "subVersion": 1, **changed})
-    assert found is not None
+    found = answered(orders, **{"sysFlag": 0, "subVersion": 1, **changed})
     assert found.code == code
     assert found.remark
     assert found.remark.startswith(remark)
@@ -372,8 +360,7 @@ def test_what_may_not_be_pulled_is_refused_in_order(tmp_path):
     desk.topics.settle(TopicConfig(topic_name="orders", perm=2, read_queue_nums=1))
 
     def refused(**changed: object) -> tuple[int, str | None]:
-        found = pull(desk, **changed)
-        assert found is not None
+        found = answered(desk, **changed)
         assert found.fields == {}
         return found.code, found.remark
 
@@ -395,7 +382,6 @@ def test_what_may_not_be_pulled_is_refused_in_order(tmp_path):
 
 def test_broker_that_may_not_be_read_refuses_first(tmp_path):
     desk = Desk(tmp_path, broker_permission=2)
-    found = pull(desk)
-    assert found is not None
+    found = answered(desk)
     assert (found.code, found.remark) == (16, "the broker[127.0.0.1] pulling message is forbidden")
     desk.close()

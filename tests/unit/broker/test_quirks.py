@@ -7,8 +7,7 @@ from contextlib import closing
 import pytest
 
 from rocketstore.format.client_batch import encode_client_batch
-from rocketstore.remoting.command import Command
-from support.broker_desk import SEND, Desk
+from support.broker_desk import SEND, Desk, fields_of, place_of
 from unit.broker.test_pulling import PULL, heartbeat
 
 LONG = {
@@ -19,11 +18,6 @@ QUEUE = {"topic": "orders", "queueId": 0}
 
 def offset_of(desk: Desk, code: int, **fields: object) -> int:
     return int(fields_of(desk.answer(code, {**QUEUE, **fields}))["offset"])
-
-
-def fields_of(reply: Command) -> dict[str, str]:
-    assert reply.fields is not None
-    return reply.fields
 
 
 def filled(desk: Desk, count: int = 3) -> Desk:
@@ -152,10 +146,10 @@ def test_17_and_18_a_delayed_message_waits_under_another_name(desk):
 
 
 def test_17_a_committed_message_keeps_what_a_half_one_had(desk):
-    half = fields_of(desk.send("orders", properties="TRAN_MSG\1true\2PGROUP\1P", f=4, h=7, j=2))
+    half = desk.send("orders", properties="TRAN_MSG\1true\2PGROUP\1P", f=4, h=7, j=2)
     end = {
-        "producerGroup": "P", "tranStateTableOffset": half["queueOffset"],
-        "commitLogOffset": int(half["msgId"][16:], 16), "commitOrRollback": 8, "msgId": "-",
+        "producerGroup": "P", "tranStateTableOffset": fields_of(half)["queueOffset"],
+        "commitLogOffset": place_of(half), "commitOrRollback": 8, "msgId": "-",
     }  # fmt: skip
     assert desk.answer(37, end).code == 0
     desk.store.wait_dispatched()

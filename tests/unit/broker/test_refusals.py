@@ -3,7 +3,7 @@
 import pytest
 
 from rocketstore.storage.running_flags import RunningFlag
-from support.broker_desk import SEND
+from support.broker_desk import SEND, place_of
 from support.said import capture_logs
 
 SQL = b'{"subscriptionData":{"topic":"orders","subString":"n > 1","expressionType":"SQL92"}}'
@@ -40,8 +40,7 @@ FULL = "97 % of the disk are used"
 @pytest.mark.parametrize("code", [310, 325, 36, 37])
 def test_what_the_store_does_not_take_is_logged_with_the_reason_that_4_9_does_not_tell(desk, code):
     sent = desk.send("orders", properties="TRAN_MSG\1true\2PGROUP\1P")
-    assert sent.fields
-    offset = int(sent.fields["msgId"][16:], 16)
+    offset = place_of(sent)
     half = {**END, "commitLogOffset": offset, "commitOrRollback": 8}
     back = {"offset": offset, "group": "g", "delayLevel": 0}
     desk.store.running_flags.set(RunningFlag.DISK_FULL, FULL)

@@ -10,7 +10,7 @@ from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.format.metadata_json import TopicConfig
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.storage.results import PutMessageStatus, PutResult
-from support.broker_desk import SEND, Desk, Peer
+from support.broker_desk import SEND, Desk, Peer, fields_of, place_of
 from support.oracle.record import decode_record
 
 
@@ -135,8 +135,7 @@ def test_bits_of_a_client_do_not_say_how_long_hosts_are(desk, bits):
     """4.9 stores them over hosts of four bytes, a record that no reader gets through."""
     for properties in ("", "TRAN_MSG\1true\2PGROUP\1P"):
         sent = desk.send("orders", b"one", properties, f=bits | 2)
-        assert sent.fields
-        found = desk.answer(33, {"offset": int(sent.fields["msgId"][16:], 16)})
+        found = desk.answer(33, {"offset": place_of(sent)})
         message = decode_record(memoryview(found.body), 0, base=int.from_bytes(found.body[28:36]))
         assert (message.sys_flag, message.body) == (2, b"one")
     batch = encode_client_batch([(0, b"1", b"")])
@@ -147,8 +146,7 @@ def test_bits_of_a_client_do_not_say_how_long_hosts_are(desk, bits):
 def test_delayed_message_waits_in_its_level(desk):
     desk.send("orders")
     sent = desk.send("orders", b"later", "CLUSTER\1x\2WAIT\1true\2DELAY\0012")
-    assert sent.fields
-    assert (sent.fields["queueId"], sent.fields["queueOffset"]) == ("0", "0")
+    assert (fields_of(sent)["queueId"], fields_of(sent)["queueOffset"]) == ("0", "0")
     [message] = stored(desk, "SCHEDULE_TOPIC_XXXX", 1)
     assert message.properties == {  # 4.9 keeps WAIT of those, unlike of others
         "REAL_TOPIC": "orders", "REAL_QID": "0", "DELAY": "2", "WAIT": "true",
@@ -186,7 +184,7 @@ def test_producer_and_a_value_with_a_separator_of_names_go_wherever_a_message_do
     other = Peer(50_001)
     sent += [desk.answer(36, {**give_back, "delayLevel": level}, peer=other) for level in (0, -1)]
     assert {one.code for one in sent} == {0}
-    half = int((sent[2].fields or {})["msgId"][16:], 16)
+    half = place_of(sent[2])
     end = {"producerGroup": "P", "tranStateTableOffset": 0, "commitLogOffset": half}
     assert desk.answer(37, {**end, "commitOrRollback": 8}, peer=other).code == 0
     places = [("orders", 0), ("SCHEDULE_TOPIC_XXXX", 0), ("SCHEDULE_TOPIC_XXXX", 2), ("%DLQ%G", 0)]
@@ -202,15 +200,13 @@ def test_batch_is_stored_as_its_messages_with_the_properties_of_the_request(desk
     kept = [(one.body, one.born_host) for one in found]
     assert kept == [(body, desk.peer.address) for body in (b"1", b"2")]
     assert found[0].properties == {"TAGS": "a", "WAIT": "true", "CLUSTER": "DefaultCluster"}
-    assert sent.fields
-    assert sent.fields["msgId"] == ",".join(one.message_id for one in found)
+    assert fields_of(sent)["msgId"] == ",".join(one.message_id for one in found)
 
 
 def test_half_message_is_seen_by_no_consumer(desk):
     properties = "TRAN_MSG\1true\2PGROUP\1P\2UNIQ_KEY\1u"
     sent = desk.send("orders", b"half", properties, f=4, e=2)
-    assert sent.fields
-    assert (sent.fields["queueId"], sent.fields["queueOffset"]) == ("2", "0")
+    assert (fields_of(sent)["queueId"], fields_of(sent)["queueOffset"]) == ("2", "0")
     assert stored(desk, "orders", 2) == []
     [half] = stored(desk, "RMQ_SYS_TRANS_HALF_TOPIC")
     wanted = {"REAL_TOPIC": "orders", "REAL_QID": "2", "PGROUP": "P", "TRAN_MSG": "true"}
@@ -299,8 +295,7 @@ def test_status_of_the_store_has_its_code(desk, monkeypatch, status, code):
     monkeypatch.setattr(desk.store._writer, "put_encoded", lambda *_, **__: result)
     reply = desk.send("orders")
     assert reply.code == code
-    assert reply.fields
-    assert ("msgId" in reply.fields) == result.is_stored
+    assert ("msgId" in fields_of(reply)) == result.is_stored
 
 
 def test_what_is_too_large_is_refused_with_the_limit_that_is_set(tmp_path):
@@ -330,11 +325,10 @@ def test_message_of_a_memory_topic_is_given_back_by_its_offset_and_found_by_its_
     desk = Desk(tmp_path, StoreConfig.small(memory_topic_enable=True))
     desk.store.memory_topics.create("orders", 1)
     sent = desk.send("orders", b"first")
-    assert sent.fields
-    offset = int(sent.fields["msgId"][16:], 16)
+    offset = place_of(sent)
     [message] = stored(desk, "orders")
     assert desk.answer(33, {"offset": offset}).body[-20:]
-    assert desk.store.by_id(sent.fields["msgId"]) == message
+    assert desk.store.by_id(fields_of(sent)["msgId"]) == message
     assert desk.answer(36, {"offset": offset, "group": "G", "delayLevel": -1}).code == 0
     [dead] = stored(desk, "%DLQ%G")
     assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"first", "orders")

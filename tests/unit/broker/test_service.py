@@ -15,7 +15,7 @@ from rocketstore.broker.settings import BrokerSettings
 from rocketstore.broker.testing import Broker
 from rocketstore.config import BrokerRole, FlushDiskType
 from rocketstore.errors import ConfigError, FormatError, RemotingError, SystemRefusedError
-from support.broker_desk import SEND
+from support.broker_desk import SEND, place_of
 from support.broker_wire import Wire
 from support.patience import wait_until
 from support.ports import free_port
@@ -108,7 +108,7 @@ def test_one_sync_serves_many_messages_and_each_is_on_the_disk():
 
 def test_replies_of_slow_requests_come_when_they_come():
     with Broker() as broker, Wire(broker.address) as wire:
-        offset = int(wire.ask(310, {**SEND, "i": "KEYS\1k"}, b"x").fields["msgId"][16:], 16)  # type: ignore[index]
+        offset = place_of(wire.ask(310, {**SEND, "i": "KEYS\1k"}, b"x"))
         broker.store.wait_dispatched()
         view, sent, query = wire.ask_all(
             (33, {"offset": offset}, b""),

@@ -3,7 +3,7 @@
 import pytest
 
 from rocketstore.remoting.command import Command
-from support.broker_desk import Desk
+from support.broker_desk import Desk, fields_of, place_of
 from support.oracle.record import decode_record
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -12,10 +12,9 @@ COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 def begin(desk: Desk) -> dict[str, object]:
     """Send a half message; return the fields of its end."""
     sent = desk.send("paid", b"half", "TRAN_MSG\1true\2PGROUP\1P\2UNIQ_KEY\1u", f=4, e=1)
-    assert sent.fields
     return {
-        "producerGroup": "P", "tranStateTableOffset": sent.fields["queueOffset"],
-        "commitLogOffset": int(sent.fields["msgId"][16:], 16), "msgId": "u",
+        "producerGroup": "P", "tranStateTableOffset": fields_of(sent)["queueOffset"],
+        "commitLogOffset": place_of(sent), "msgId": "u",
     }  # fmt: skip
 
 
@@ -41,8 +40,7 @@ def test_rollback_puts_nothing_and_is_not_ended_again(desk):
 
 def test_group_that_ends_a_transaction_is_that_of_the_property(desk):
     """As in 4.9, which asks this group, and does not look at that of the header."""
-    sent = desk.send("paid", b"half", "TRAN_MSG\1true\2PGROUP\1P", a="other")
-    assert sent.fields
+    desk.send("paid", b"half", "TRAN_MSG\1true\2PGROUP\1P", a="other")
     offsets = {"tranStateTableOffset": 0, "commitLogOffset": 0}
     assert end(desk, {**offsets, "producerGroup": "other"}, COMMIT).remark == (
         "The producer group wrong"
