@@ -20,8 +20,7 @@ pytestmark = [pytest.mark.spark]
 
 @pytest.fixture
 def damaged(tmp_path):
-    target = tmp_path / "store"
-    shutil.copytree(golden_root("expired/files_removed"), target)
+    target = shutil.copytree(golden_root("expired/files_removed"), tmp_path / "store")
     log = sorted((target / "commitlog").iterdir())[1]
     overwrite_file(log, 20_000, b"no record's bytes")
     (target / "config").mkdir(exist_ok=True)

@@ -22,9 +22,7 @@ def basic():
 
 @pytest.fixture
 def copy(tmp_path, basic):
-    target = tmp_path / "store"
-    shutil.copytree(basic, target)
-    return target
+    return shutil.copytree(basic, tmp_path / "store")
 
 
 def load(spark, path, **options):

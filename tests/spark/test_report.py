@@ -35,8 +35,7 @@ def store(tmp_path_factory):
 @pytest.fixture(scope="module")
 def with_open_halves(tmp_path_factory):
     """A store of Java's as if its broker had not seen that transactions were ended."""
-    directory = tmp_path_factory.mktemp("halves") / "store"
-    shutil.copytree(golden_root("broker"), directory)
+    directory = shutil.copytree(golden_root("broker"), tmp_path_factory.mktemp("halves") / "store")
     offsets = {"RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS": {"0": 12}}
     (directory / "config/consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
     return directory

@@ -6,33 +6,25 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 from cyclopts import App
 from rich.console import Console
 
-from rocketstore.cli.application import COMMANDS, app, run
+from rocketstore.cli.application import COMMANDS, run
+from support.cli_commands import commands
 from support.patience import PATIENCE_S
 from support.python_process import printed, run_python
 
 DESCRIBED = re.compile(r"^\w+\n((?: {4}.*\n?)+)", re.MULTILINE)
 
 
-def commands(of: App = app, *words: str) -> Iterator[tuple[list[str], str]]:
-    """Yield the words of every command, and the docstring of its function."""
-    if of.default_command is not None:
-        yield [*words], inspect.getdoc(of.default_command) or ""
-    for word in of:
-        if not word.startswith("-"):
-            yield from commands(of[word], *words, word)
-
-
 def test_all_that_is_written_of_a_command_is_shown(capsys, monkeypatch):
     """A line of a list hides the docstring, and an annotation what that says of an option."""
     monkeypatch.setenv("COLUMNS", "1000")
     hidden = []
-    for words, text in commands():
+    for words, command in commands():
+        text = inspect.getdoc(command.default_command) or ""
         assert run([*words, "--help"]) == 0
         shown = " ".join(capsys.readouterr().out.replace("│", "").split())
         before, _, parameters = text.partition("Parameters\n----------\n")
@@ -80,7 +72,7 @@ def test_paragraphs_are_filled_in_a_narrow_terminal(capsys, monkeypatch):
 def test_help_ends_in_whatever_width(columns, capsys, monkeypatch):
     """What the parser uses loops for ever where fewer columns are left than it indents by."""
     monkeypatch.setattr(App, "console", property(lambda _: Console()))  # it keeps its first one
-    for words, _ in [(["serve", "broker"], ""), (["store", "verify"], ""), ([], "")]:
+    for words in (["serve", "broker"], ["store", "verify"], []):
         monkeypatch.setenv("COLUMNS", columns)
         assert run([*words, "--help"]) == 0
         assert "Usage:" in capsys.readouterr().out

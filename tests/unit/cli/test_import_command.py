@@ -46,8 +46,8 @@ def test_every_line_becomes_a_message_in_order(tmp_path, capsys, source):
     assert stored(tmp_path / "store") == lines
 
 
-def test_one_of_a_thing_is_printed_in_the_singular(tmp_path, capsys):
-    source, store = tmp_path / "lines.txt", tmp_path / "store"
+def test_one_of_a_thing_is_printed_in_the_singular(tmp_path, capsys, source):
+    store = tmp_path / "store"
     source.write_bytes(b"only\n")
     assert import_file(store, source) == 0
     assert run(["store", "verify", str(store)]) == 0
@@ -160,10 +160,9 @@ def test_a_second_import_goes_on_after_the_first(tmp_path, source):
 
 
 @pytest.mark.parametrize("setting", ["retention=true", "fileReservedTime=1"])
-def test_no_import_deletes_expired_files(setting, tmp_path, monkeypatch):
+def test_no_import_deletes_expired_files(setting, tmp_path, monkeypatch, source):
     started: list[str] = []
     monkeypatch.setattr(Periodic, "start", lambda thread: started.append(thread.name))
-    source = tmp_path / "lines.txt"
     source.write_bytes(b"a\n")
     assert import_file(tmp_path / "store", source, "--set", setting) == 0
     assert "rocketstore-retention" not in started
@@ -178,8 +177,9 @@ def test_a_missing_file_makes_no_store(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("topic", ["..", "a/b", "", "x" * 128, "ü", "a\0b"])
-def test_a_topic_that_is_no_name_is_refused_before_any_path_is_made(topic, tmp_path, capsys):
-    source = tmp_path / "lines.txt"
+def test_a_topic_that_is_no_name_is_refused_before_any_path_is_made(
+    topic, tmp_path, capsys, source
+):
     source.write_bytes(b"a\n")
     command = ["store", "import", str(tmp_path / "store"), str(source), "--topic", topic]
     assert run([*command, *SMALL_OPTIONS]) == 2

@@ -35,8 +35,7 @@ def test_a_broker_s_groups_are_shown_with_their_lag(capsys):
 
 def test_groups_and_topics_are_chosen(capsys, tmp_path):
     golden = golden_root("broker")
-    root = tmp_path / "store"
-    shutil.copytree(golden, root)
+    root = shutil.copytree(golden, tmp_path / "store")
     path = root / "config" / "consumerOffset.json"
     path.write_text('{"offsetTable":{"GoldenTopic@billing":{3:100,0:150},"Other@billing":{0:7}}}')
     assert rows_of(capsys, str(root), "--group", "billing", "--topic", "GoldenTopic") == [
@@ -49,8 +48,7 @@ def test_groups_and_topics_are_chosen(capsys, tmp_path):
 
 
 def test_an_offset_below_0_has_no_lag_and_is_said(capsys, tmp_path):
-    root = tmp_path / "store"
-    shutil.copytree(golden_root("broker"), root)
+    root = shutil.copytree(golden_root("broker"), tmp_path / "store")
     path = root / "config" / "consumerOffset.json"
     path.write_text('{"offsetTable":{"GoldenTopic@billing":{0:-7,1:-1,3:100}}}')
     assert run(["queue", "lag", str(root), "-o", "json"]) == 0

@@ -291,6 +291,7 @@ def test_what_the_store_does_not_have_is_a_sentence_and_exits_1(
         ["store", "info"],
         ["store", "scan"],
         ["store", "verify"],
+        ["store", "scrub"],
         ["store", "repair"],
         ["topic", "list"],
         ["queue", "list"],

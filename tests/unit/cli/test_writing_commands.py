@@ -1,14 +1,13 @@
 """Commands that write a store do that alone: no service of an open store runs in them."""
 
 import socket
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from rocketstore import Message, MessageStore
-from rocketstore.cli.application import app, run
+from rocketstore.cli.application import run
 from rocketstore.storage.threads import ServiceThread
+from support.cli_commands import commands
 from support.clock import Clock
 from support.configured_store import open_small
 
@@ -43,17 +42,9 @@ ON_SPARK = {
 """Their commits open a `BaseStore`, or none."""
 
 
-def commands(of: Any, name: str = "") -> Iterator[str]:
-    """Yield the names of all commands below one."""
-    below = [each for each in of if not each.startswith("-")]
-    for each in below:
-        yield from commands(of[each], f"{name} {each}")
-    if not below:
-        yield name.strip()
-
-
 def test_every_command_is_known_to_write_to_serve_or_to_read():
-    assert set(commands(app)) == {*WRITING, *SERVING, *READING, *ON_SPARK}
+    known = {*WRITING, *SERVING, *READING, *ON_SPARK}
+    assert {" ".join(words) for words, _ in commands()} == known
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ import io
 import pytest
 
 from rocketstore import pipeline
-from rocketstore.cli.application import app, main, run
+from rocketstore.cli.application import main, run
 from rocketstore.errors import StoreError
+from support.cli_commands import commands
 from support.clock import Clock
 from support.small_store import build_store
 
@@ -29,17 +30,11 @@ SHARED = {"--config", "--set", "--output"}
 LASTING = {("serve", "master"), ("serve", "slave"), ("serve", "namesrv"), ("serve", "broker")}
 
 
-def commands(parent=app, path=()):
-    for name in parent:
-        if not name.startswith("-"):
-            below = (*path, name)
-            if parent[name].default_command is None:
-                yield from commands(parent[name], below)
-            elif below[0] not in {"bench", "demo"} and below not in LASTING:
-                yield below, parent[name]
-
-
-COMMANDS = dict(commands())
+COMMANDS = {
+    words: command
+    for words, command in commands()
+    if words[0] not in {"bench", "demo"} and words not in LASTING
+}
 
 
 @pytest.fixture(scope="module")

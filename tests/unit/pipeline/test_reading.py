@@ -45,9 +45,7 @@ def everything():
 @pytest.fixture
 def copy(tmp_path, basic):
     """A store that a test may damage."""
-    target = tmp_path / "store"
-    shutil.copytree(basic, target)
-    return target
+    return shutil.copytree(basic, tmp_path / "store")
 
 
 def milliseconds(moment):

@@ -46,8 +46,7 @@ def test_a_store_of_ours_is_the_same(store):
 
 
 def test_a_time_by_other_delay_levels_is_a_reason_and_a_hash_for_a_time_a_finding(tmp_path):
-    root = tmp_path / "store"
-    shutil.copytree(golden_root("delay"), root)
+    root = shutil.copytree(golden_root("delay"), tmp_path / "store")
     assert proved(root).explained == {}
     queue = min((root / "consumequeue" / "SCHEDULE_TOPIC_XXXX").glob("*/*"))
     with queue.open("r+b") as file:

@@ -107,8 +107,7 @@ def test_a_crash_leaves_what_java_wrote(of_java, lost):
 
 def test_tags_of_java_s_units_are_found_without_and_with_extensions(tmp_path):  # noqa: F811
     golden, manifest = golden_store("cqext")
-    root = tmp_path / "store"
-    shutil.copytree(golden, root)
+    root = shutil.copytree(golden, tmp_path / "store")
     wanted = [
         record["queueOffset"]
         for record in manifest["records"]
