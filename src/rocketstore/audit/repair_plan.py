@@ -161,7 +161,7 @@ def plan_repair(audit: StoreAudit, *, keeps_places: bool) -> RepairPlan:
     for queue in queues:
         said += queue.actions()
     # Where the table does not say which topics these are, only the table can be repaired.
-    wrong = [] if audit.kinds.unsaid else audit.batch_findings()
+    wrong = () if audit.kinds.unsaid else audit.batches.findings(audit.log.start, audit.writer)
     batch_topics = sorted({one.topic for one in wrong if one.topic and one.kind != UNREACHABLE})
     said += [f"batch queues of {topic}: build them again from the log" for topic in batch_topics]
     if needed:

@@ -156,7 +156,7 @@ class StoreAudit:
             {queue: list(files.values()) for queue, files in self.extensions().items()}
         )
         yield from self.index_findings
-        yield from self.batch_findings()
+        yield from self.batches.findings(self.log.start, self.writer)
 
     def _unreadable(
         self, kind: str, path: Path, bad: BadSectors, base: int | None = None
@@ -176,10 +176,6 @@ class StoreAudit:
             if held := {path: path.stat().st_size for path in files}:
                 found[key] = held
         return found
-
-    def batch_findings(self) -> list[Finding]:
-        """Return what was found in the queues of batch topics."""
-        return [*self.batches.findings(self.log.start, self.writer)]
 
 
 def _last_bytes(path: Path, count: int) -> bytes:
@@ -428,15 +424,11 @@ class IndexAudit:
                 )
         # Of all files: where they are not in one order, lacking and stray items are not looked for.
         self._offsets, self._hashes = np.concatenate(offsets), np.concatenate(hashes)
-        self._matched = np.zeros(self._offsets.size, dtype=np.bool_)
+        self.item_count = self._offsets.size
+        self._matched = np.zeros(self.item_count, dtype=np.bool_)
         self._times: dict[int, int | None] = {
             edge: None for facts in self._files for edge in (facts.first, facts.last)
         }
-
-    @property
-    def item_count(self) -> int:
-        """Items of all files."""
-        return self._offsets.size
 
     def compare(self, expected: ExpectedItems, start: int, stop: int) -> Lacking:
         """Compare the keys of the records from `start` up to `stop` with the items there.
