@@ -316,7 +316,9 @@ class _Scan:
         Returns where the unwritten tail begins, if one follows and is to be reported.
         """
         start = self.position
-        evidence = self._describe(reason)
+        base, file_size = self.base + self.at, self.file_size - self.at
+        left = self.size - start
+        evidence = describe_break(self.array, start - self.at, reason, base, file_size, left)
         # No believable record is at the break itself; zeros alone need no such care.
         found = self.find(start + (reason != StopReason.UNWRITTEN), self.limit)
         if found is None:
@@ -330,14 +332,6 @@ class _Scan:
             extent = ByteRange(self.base + start, self.base + stop)
             damage.append(Damage(extent, DamageReason[name], evidence))
         return self.base + stop if found is None else None
-
-    def _describe(self, reason: StopReason) -> str:
-        at = self.position - self.at
-        if reason is StopReason.TRUNCATED and self.window_stop < self.size:
-            total = int.from_bytes(self.array[at : at + 4].tobytes(), "big")
-            return f"{total} bytes, but the file ends after {self.size - self.position}"
-        base, file_size = self.base + self.at, self.file_size - self.at
-        return describe_break(self.array, at, reason, base, file_size)
 
     def _from_first(self, batch: ScanBatch) -> ScanBatch:
         """Return the batch without the records before the range."""
@@ -420,15 +414,15 @@ class _Scan:
 
 
 def describe_break(  # noqa: PLR0911 - one sentence per reason
-    array: ByteArray, position: int, reason: StopReason, base: int, file_size: int
+    array: ByteArray, position: int, reason: StopReason, base: int, file_size: int, left: int
 ) -> str:
-    """Describe the bytes where a walk stopped; parameters are those of ``walk``."""
+    """Describe the bytes where a walk stopped, `left` of the file; parameters are of ``walk``."""
     head = array[position : position + 88].tobytes().ljust(88, b"\0")
 
     def number(at: int, size: int) -> int:
         return int.from_bytes(head[at : at + size], "big", signed=True)
 
-    total, available = number(0, 4), len(array) - position
+    total = number(0, 4)
     if reason is StopReason.UNWRITTEN:
         return "zeros with written bytes after them"
     if reason is StopReason.BAD_LENGTH:
@@ -445,7 +439,7 @@ def describe_break(  # noqa: PLR0911 - one sentence per reason
         computed = body_crc(RecordColumns(array, cols, base).body(0))
         return f"body CRC: expected {number(8, 4) & 0xFFFFFFFF:08x}, found {computed:08x}"
     if reason is StopReason.TRUNCATED:
-        return f"{total} bytes, but the file ends after {available}"
+        return f"{total} bytes, but the file ends after {left}"
     return (
         f"inner lengths do not add up to the record's {total} bytes, or its topic or properties "
         "were cut off or overwritten"
