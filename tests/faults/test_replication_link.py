@@ -12,7 +12,7 @@ import pytest
 
 from rocketstore.format.record import encode_blank
 from rocketstore.replication.link import Link, LinkBell
-from rocketstore.replication.protocol import FRAME, PeerError, Trouble, Welcome
+from rocketstore.replication.protocol import FRAME, NUMBER, PeerError, Trouble, Welcome
 from rocketstore.replication.slave_session import SlaveSession
 from rocketstore.tables.positions import known_start
 from support.failing_calls import FailingCalls, Fault
@@ -251,6 +251,16 @@ def test_two_sides_that_have_nothing_to_say_keep_each_other(master_of_4_9):
         simulation.exchange(after_ms=LIMITS.heartbeat_ms)
         assert not any(one.outgoing(simulation.now_ms) for one in simulation._sessions), "again"
     assert simulation.refusals == []
+
+
+def test_a_slave_that_compares_a_long_record_is_not_silent_meanwhile():
+    log = log_of(real_log()[0])
+    slave = SlaveSession(log, LIMITS, identity=7, from_last_file=False, now_ms=0)
+    start = known_start(log.read, log.file_size, log.end)
+    assert slave.outgoing(0)
+    slave.receive(FRAME.pack(start, 1) + log.read(start, 1), 0)
+    assert slave.outgoing(LIMITS.heartbeat_ms) == NUMBER.pack(start)
+    assert not slave.is_following
 
 
 def test_a_slave_that_is_ahead_of_a_master_of_4_9_gets_only_heartbeats_and_says_so():

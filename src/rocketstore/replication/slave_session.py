@@ -204,8 +204,8 @@ class SlaveSession:
         data, self._greeting = self._greeting, b""
         # In an empty log nothing is acknowledged before there is something.
         has_more = self.is_following and self._log.end > self._reported and not data
-        # While it is not clear whether the master has so much: 4.9.8 would end the connection.
-        may_speak = self._has_heard and self.is_following
+        # Before its first byte the master may have less, and 4.9.8 then ends the connection.
+        may_speak = self._has_heard and (self.is_following or self._next > self._reported)
         if has_more or (may_speak and self._signs.is_heartbeat_due(now_ms)):
             if has_more:
                 self._reported = self._log.end
