@@ -48,7 +48,7 @@ def _delays(store: BaseStore) -> DelayService | None:
 def _replication(store: BaseStore) -> MasterService | SlaveService | None:
     """Make the part that the settings ask for; most settings ask for none, and import nothing."""
     config = store.config
-    if config.broker_role is BrokerRole.SLAVE and config.ha_master_address is not None:
+    if config.follows_master:
         from rocketstore.replication.slave import SlaveService  # noqa: PLC0415
 
         return SlaveService(store)

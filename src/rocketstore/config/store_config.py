@@ -99,6 +99,11 @@ class StoreConfig(ServiceOptions, frozen=True, kw_only=True):
         return min(max(self.disk_max_used_space_ratio, 10), 95)
 
     @property
+    def follows_master(self) -> bool:
+        """Whether the log comes from a master."""
+        return self.broker_role is BrokerRole.SLAVE and self.ha_master_address is not None
+
+    @property
     def has_transient_pool(self) -> bool:
         """Whether messages are put into a pool first (isTransientStorePoolEnable)."""
         is_slave = self.broker_role is BrokerRole.SLAVE

@@ -4,11 +4,12 @@ import time
 
 import pytest
 
-from rocketstore import EndStatus, Message, MessageStore, PutMessageStatus
+from rocketstore import EndStatus, Message, MessageStore, PutMessageStatus, verify_store
 from rocketstore.config import FlushDiskType
 from rocketstore.errors import StoreError, StoreFullError
 from support.inside import parts_of, workers_of
 from support.patience import wait_until
+from support.reading import all_messages
 from support.replicas import (
     LOG_FILE_BYTES,
     address_of,
@@ -146,6 +147,43 @@ def test_a_slave_whose_disk_hung_goes_on_where_it_was(tmp_path, monkeypatch):
                 wait_for_slave(master, slave)
             put_many(master, 10)
             wait_for_slave(master, slave)
+
+
+@pytest.mark.parametrize(
+    ("what", "clean"),
+    [("early", False), ("late", False), ("late", True), ("file", False), ("file", True)],
+)
+def test_a_slave_asks_again_for_what_its_log_lacks_and_all_after_it(tmp_path, what, clean):
+    """A power cut may take any page that was not synced; a copy of what is cut is kept."""
+    root = tmp_path / "slave"
+    with open_master(tmp_path / "master") as master:
+        put_many(master, 300)
+        with open_slave(root, address_of(master)) as slave:
+            wait_for_slave(master, slave)
+        files, end = sorted((root / "commitlog").iterdir()), master.max_physical_offset
+        if what == "file":
+            files[1].unlink()
+        else:
+            at = 5000 if what == "early" else end - 20_000
+            with files[at // LOG_FILE_BYTES].open("r+b") as file:
+                file.seek(at % LOG_FILE_BYTES)
+                file.write(bytes(4096))
+        if not clean:
+            (root / "abort").touch()
+            if what == "early":  # else it promises that this was on the disk
+                (root / "checkpoint").unlink()
+        with open_slave(root, address_of(master)) as slave:
+            assert slave.recovery.end < end
+            assert (root / str(slave.recovery.evidence)).is_dir()
+            wait_for_slave(master, slave)
+            for store in (slave, master):
+                store.wait_dispatched()
+            for queue_id in range(3):
+                found = [list(all_messages(one, "orders", queue_id)) for one in (slave, master)]
+                assert found[0] == found[1]
+                assert len(found[0]) == 100
+    assert_equal_logs(tmp_path)
+    assert verify_store(root).findings == []
 
 
 @pytest.mark.parametrize(("settings", "seconds"), [({}, 5.0), ({"sync_flush_timeout": 20}, 0.02)])

@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -235,6 +236,7 @@ class _Recovery:
     def __post_init__(self) -> None:
         parts = self.parts
         self.findings: list[Finding] = []
+        self._follows = parts.config.follows_master and self.evidence is None
         # A repair hands over its own, which has copies already.
         self.copies = self.evidence or Evidence(parts.layout, parts.disk, self.now_ms)
         self.queues = QueueRecovery(
@@ -265,6 +267,11 @@ class _Recovery:
         """Recover keeping every intact record; return where it began and where the log ends."""
         parts = self.parts
         start = self._take_lost_away(self._clean_start() if self.clean else self._crash_start())
+        if self._follows:  # an earlier file that is missing comes from the master again
+            pairs = pairwise(parts.log_files.files)
+            start = min(
+                [start, *(one.base for one, two in pairs if one.base + one.size < two.base)]
+            )
         known = parts.queues.next_offsets()
         known_end = parts.queues.max_physical_offset
         end = self._settle(start)
@@ -366,6 +373,9 @@ class _Recovery:
         """Find the end where records follow breaks, and report them."""
         files = self.parts.log_files.files
         survey = survey_log(files, now_ms=self.now_ms, start=start, data_stop=self._data_stop)
+        lost = [one.start for one in survey.damage] + [start for start, _ in survey.holes]
+        if lost and self._follows:  # the master has what is lost, and all after it
+            survey = survey.cut_at(min(lost))
         # As if it were live: a finding about the tail is made when it is cut.
         for one in log_findings(survey, self._position_of, is_live=True):
             is_left = one.kind == "log-leftover"
