@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore import Message, MessageStore, ReadOnlyStore, StoreConfig
 from rocketstore.errors import RocketStoreError, StoreReadOnlyError
 from rocketstore.format.client_batch import encode_client_batch
 from rocketstore.native.log_end import Record
@@ -173,10 +173,12 @@ def test_a_store_that_is_only_read_has_no_call_that_writes(root):
     open_all(root).close()
     before = tree(root)
     with MessageStore.open(root, read_only=True) as store:
-        for name in (call.partition(" ")[0].split(".") for call in WRITES):
+        assert isinstance(store, ReadOnlyStore)
+        assert store.is_read_only
+        for name in (call.partition(" ")[0].split(".") for call in (*WRITES, "store.prepare")):
             part = store if name[0] == "store" else getattr(store, name[0], None)
             method = getattr(part, name[1], None)
             if method is not None:
-                with pytest.raises(StoreReadOnlyError):
+                with pytest.raises(StoreReadOnlyError, match="without read_only=True"):
                     method()
     assert tree(root) == before

@@ -22,12 +22,10 @@ from rocketstore import (
     PutFailedError,
     PutMessageStatus,
     PutResult,
-    ReadOnlyStore,
     RocketStoreError,
     Service,
     StoreClosedError,
     StoreConfig,
-    StoreReadOnlyError,
     config,
     pipeline,
 )
@@ -67,24 +65,6 @@ def test_a_store_that_is_called_instead_of_opened_says_how(given, tmp_path, monk
     with pytest.raises(TypeError, match=r"MessageStore\.open\(path\)"):
         MessageStore(*given)
     assert not any(tmp_path.iterdir())
-
-
-def test_a_reader_that_is_asked_to_write_says_why_not(tmp_path):
-    MessageStore.open(tmp_path, StoreConfig.small()).close()
-    with MessageStore.open(tmp_path, read_only=True) as reader:
-        assert isinstance(reader, ReadOnlyStore)
-        assert reader.is_read_only
-        for name in (
-            "put",
-            "put_batch",
-            "put_client_batch",
-            "put_encoded",
-            "put_prepared",
-            "prepare",
-            "flush",
-        ):
-            with pytest.raises(StoreReadOnlyError, match="without read_only=True"):
-                getattr(reader, name)(Message(topic="orders"))
 
 
 def test_a_result_that_is_fine_is_returned_by_its_check(tmp_path):
