@@ -8,7 +8,7 @@ from rocketstore import MessageStore, verify_store
 from rocketstore.config import FlushDiskType
 from support.crash_writer import CYCLE_MS, CrashWriter, writer_config
 from support.fault_settings import base_seed, kill_count
-from support.fault_workload import Label, check_store, step_of
+from support.fault_workload import Label, check_store, labels_of
 from support.patience import PATIENCE_S
 
 CYCLES = 10
@@ -53,8 +53,7 @@ class Witness:
     def try_up_to(self, run: int, thread: int, step: int) -> None:
         """All steps up to this one may be in the store: each thread has one call under way."""
         for number in range(1, step + 1):
-            for part in range(len(step_of(run, thread, number).messages)):
-                self.tried.add(Label(run, thread, number, part))
+            self.tried.update(labels_of(run, thread, number))
 
 
 @pytest.mark.timeout(1200)

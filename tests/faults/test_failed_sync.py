@@ -15,7 +15,8 @@ from rocketstore import FlushFailedError, MessageStore
 from rocketstore.config import FlushDiskType
 from rocketstore.storage.checkpoint import read_checkpoint
 from rocketstore.storage.results import PutMessageStatus
-from support.fault_workload import Label, check_store, small_files, step_of
+from support.clock import TickingClock
+from support.fault_workload import Label, check_store, labels_of, places_of, small_files, step_of
 from support.faulty_disk import FaultyDisk, nth, once
 from support.inside import parts_of, workers_of
 from support.patience import PATIENCE_S
@@ -28,22 +29,12 @@ STEPS = 50
 NOTHING = Survival(pages=0.0, names=0.0, in_order=True, torn=False)
 
 
-class Clock:
-    """A clock that moves with every look, so that every flush is due."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        self.now_ms += 3000
-        return self.now_ms
+def flush_clock() -> TickingClock:
+    """Return a clock that moves so far with every look that every flush is due."""
+    return TickingClock(step_ms=3000)
 
 
-def labels_of(step: int) -> list[Label]:
-    return [Label(RUN, 0, step, part) for part in range(len(step_of(RUN, 0, step).messages))]
-
-
-TRIED = {label for step in range(1, STEPS + 1) for label in labels_of(step)}
+TRIED = {label for step in range(1, STEPS + 1) for label in labels_of(RUN, 0, step)}
 
 
 def failing_shadow(root: Path, call: str, below: str, number: int) -> ShadowDisk:
@@ -93,7 +84,7 @@ class Witness:
             return
         assert self.failed_at is None, f"step {step} was acknowledged after {self.failed_at}"
         if step_of(RUN, 0, step).waits or not store.config.is_sync_flush:
-            self.promised.update(labels_of(step))
+            self.promised.update(labels_of(RUN, 0, step))
 
     def consume(self) -> None:
         """Note what a consumer of a SYNC_FLUSH store sees."""
@@ -113,7 +104,7 @@ def test_after_a_failed_sync_of_the_log_nothing_is_promised_and_nothing_promised
     root.mkdir()
     after.mkdir()
     disk = failing_shadow(root, "fdatasync", "commitlog", number)
-    config, clock = small_files(flush, max_msgs_num_batch=1000), Clock()
+    config, clock = small_files(flush, max_msgs_num_batch=1000), flush_clock()
     store = MessageStore.open(root, config, clock=clock, disk=disk, threads=False)
     witness = Witness(store)
     for step in range(1, STEPS + 1):
@@ -141,7 +132,7 @@ def test_every_put_that_waits_gets_the_error_and_later_ones_too(tmp_path, *, las
     fault = nth("fdatasync", 12, below="commitlog")
     disk = FaultyDisk(fault if lasting else once(fault))
     config = small_files("SYNC_FLUSH", mapped_file_size_commit_log=1 << 20)
-    acknowledged: dict[Label, int] = {}
+    acknowledged: dict[Label, tuple[int, int]] = {}
     errors: list[BaseException] = []
     store = MessageStore.open(tmp_path, config, disk=disk)
 
@@ -154,15 +145,14 @@ def test_every_put_that_waits_gets_the_error_and_later_ones_too(tmp_path, *, las
                 errors.append(error)
                 continue
             if step.waits and result.status is PutMessageStatus.PUT_OK:
-                for part, offset in enumerate(result.record_offsets):
-                    acknowledged[Label(RUN, thread, number, part)] = offset
+                acknowledged.update(places_of(labels_of(RUN, thread, number), result))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(put, range(4)))
     assert len(errors) >= 4
     assert all("fdatasync" in str(error) for error in errors)
     flushed = store.flushed_physical_offset
-    assert all(offset < flushed for offset in acknowledged.values())
+    assert all(offset < flushed for offset, _ in acknowledged.values())
     with pytest.raises(FlushFailedError):
         store.put(step_of(RUN, 9, 1).messages[0])
     assert store.flushed_physical_offset == flushed
@@ -170,12 +160,12 @@ def test_every_put_that_waits_gets_the_error_and_later_ones_too(tmp_path, *, las
         store.close()
     with MessageStore.open(tmp_path, config) as again:
         assert again.wait_dispatched(timeout_s=PATIENCE_S)
-        offsets = {
-            Label.parse(message.properties["label"]): message.physical_offset
+        places = {
+            Label.parse(one.properties["label"]): (one.physical_offset, one.queue_offset)
             for queue in again.queues()
-            for message in all_messages(again, *queue)
+            for one in all_messages(again, *queue)
         }
-        assert acknowledged.items() <= offsets.items()
+        assert acknowledged.items() <= places.items()
 
 
 @pytest.mark.parametrize("part", ["consumequeue", "index"])
@@ -188,7 +178,7 @@ def test_a_failed_sync_of_queues_or_index_stops_the_checkpoint_not_the_puts(
     root.mkdir()
     after.mkdir()
     disk = failing_shadow(root, call, part, number)
-    config, clock = small_files("SYNC_FLUSH", max_msgs_num_batch=1000), Clock()
+    config, clock = small_files("SYNC_FLUSH", max_msgs_num_batch=1000), flush_clock()
     store = MessageStore.open(root, config, clock=clock, disk=disk, threads=False)
     acknowledged: set[Label] = set()
     failures = 0
@@ -196,7 +186,7 @@ def test_a_failed_sync_of_queues_or_index_stops_the_checkpoint_not_the_puts(
     for step in range(1, STEPS + 1):
         result = step_of(RUN, 0, step).do(store)
         assert result.status is PutMessageStatus.PUT_OK
-        acknowledged.update(labels_of(step) if step_of(RUN, 0, step).waits else ())
+        acknowledged.update(labels_of(RUN, 0, step) if step_of(RUN, 0, step).waits else ())
         worked = _flushes(store)
         failures += not worked
         if parts_of(store).queues.is_flush_broken or parts_of(store).index.is_flush_broken:
@@ -223,7 +213,7 @@ def _flushes(store: MessageStore) -> bool:
 @pytest.mark.parametrize("number", range(4))
 def test_a_checkpoint_that_cannot_be_written_costs_a_longer_recovery_only(tmp_path, number):
     disk = FaultyDisk(nth("write_at", number, below="/checkpoint"))
-    config, clock = small_files("ASYNC_FLUSH", max_msgs_num_batch=1000), Clock()
+    config, clock = small_files("ASYNC_FLUSH", max_msgs_num_batch=1000), flush_clock()
     store = MessageStore.open(tmp_path, config, clock=clock, disk=disk, threads=False)
     for step in range(1, STEPS + 1):
         assert step_of(RUN, 0, step).do(store).status is PutMessageStatus.PUT_OK
@@ -240,7 +230,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_a_longer_recovery_only(tmp_pa
 def test_a_sync_that_fails_while_opening_is_an_error_and_the_next_opening_works(
     tmp_path, call, number
 ):
-    config, clock = small_files("SYNC_FLUSH", max_msgs_num_batch=1000), Clock()
+    config, clock = small_files("SYNC_FLUSH", max_msgs_num_batch=1000), flush_clock()
     store = MessageStore.open(tmp_path, config, clock=clock, threads=False)
     for step in range(1, STEPS + 1):
         step_of(RUN, 0, step).do(store)

@@ -40,7 +40,15 @@ from rocketstore.units import ByteRange
 from support.descriptors import open_descriptors
 from support.failing_calls import CALLS, NO_MEMORY, FailingCalls, Fault
 from support.fault_settings import WALKS_ALL
-from support.fault_workload import LOG_FILE_BYTES, Label, check_store, small_files, step_of
+from support.fault_workload import (
+    LOG_FILE_BYTES,
+    Label,
+    check_store,
+    labels_of,
+    places_of,
+    small_files,
+    step_of,
+)  # fmt: skip
 from support.inside import parts_of
 from support.memory import memory_directory
 from support.patience import PATIENCE_S
@@ -144,18 +152,18 @@ class Life:
 
     def put(self, store: MessageStore) -> None:
         step = step_of(RUN, 0, self.step)
-        labels = [Label(RUN, 0, self.step, part) for part in range(len(step.messages))]
+        labels = labels_of(RUN, 0, self.step)
         self.tried.update(labels)
         result = self.guarded(step.do, store)
         # A put says by its status what the system refused.
         assert not isinstance(result, RocketStoreError) or isinstance(result, FlushFailedError)
         if isinstance(result, BaseException) or result.status is not PutMessageStatus.PUT_OK:
             return
-        for part, offset in enumerate(result.record_offsets):
-            place = (step.queue, result.queue_offset + part)
-            assert place not in self.places, f"{labels[part]} and {self.places[place]} at {place}"
-            self.places[place] = labels[part]
-            self.acknowledged[labels[part]] = offset, result.queue_offset + part
+        for label, (offset, number) in places_of(labels, result).items():
+            place = (step.queue, number)
+            assert place not in self.places, f"{label} and {self.places[place]} at {place}"
+            self.places[place] = label
+            self.acknowledged[label] = offset, number
 
     def read(self, store: MessageStore) -> None:
         """A reader is told what is there, or that it cannot be told."""

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from rocketstore import Message, MessageStore, RocketStoreError, StoreFullError
+from rocketstore import Message, MessageStore, StoreFullError
 from rocketstore.config import FlushDiskType
 from rocketstore.storage.results import PutMessageStatus
 from support import disk_filler
+from support.clock import Clock, TickingClock
 from support.configured_store import TINY, open_small
 from support.descriptors import open_descriptors
-from support.fault_workload import Label, check_store, small_files, step_of
+from support.fault_workload import Label, check_store, labels_of, places_of, small_files, step_of
 from support.faulty_disk import FaultyDisk, nth, once
 from support.patience import PATIENCE_S, START_S
 from support.power_cut import abandon
@@ -61,11 +62,8 @@ class Filled:
             for part, offset in enumerate(put["at"]):
                 label = Label(run, 0, put["step"], part)
                 self.acknowledged[label] = offset, put["offset"] + part
-        self.tried = {
-            Label(run, 0, step, part)
-            for step in range(1, self.end["steps"] + 1)
-            for part in range(len(step_of(run, 0, step).messages))
-        }
+        steps = range(1, self.end["steps"] + 1)
+        self.tried = {label for step in steps for label in labels_of(run, 0, step)}
 
 
 def check_dispatched(
@@ -98,7 +96,7 @@ def test_a_full_disk_refuses_puts_and_keeps_what_was_acknowledged(small_disk, fl
         check_dispatched(store, filled.acknowledged, filled.tried)
         result = step_of(99, 0, 1).do(store)
         assert result.status is PutMessageStatus.PUT_OK
-        filled.tried.update(Label(99, 0, 1, part) for part in range(12))
+        filled.tried.update(labels_of(99, 0, 1))
         check_dispatched(store, filled.acknowledged, filled.tried)
 
 
@@ -133,24 +131,16 @@ def test_any_allocation_may_find_no_room(tmp_path, number, code, *, lasting):
     acknowledged: dict[Label, tuple[int, int]] = {}
     tried: set[Label] = set()
     statuses = set()
-    now_ms = 1_700_000_000_000
-
-    def clock() -> int:
-        nonlocal now_ms
-        now_ms += 200
-        return now_ms
-
-    config = small_files("ASYNC_FLUSH", max_msgs_num_batch=1000)
+    config, clock = small_files("ASYNC_FLUSH", max_msgs_num_batch=1000), TickingClock(step_ms=200)
     store = MessageStore.open(tmp_path, config, clock=clock, disk=disk, threads=False)
     for number_of_step in range(1, 60):
         step = step_of(21, 0, number_of_step)
-        labels = [Label(21, 0, number_of_step, part) for part in range(len(step.messages))]
+        labels = labels_of(21, 0, number_of_step)
         tried.update(labels)
         result = step.do(store)
         statuses.add(result.status)
         if result.status is PutMessageStatus.PUT_OK:
-            for part, offset in enumerate(result.record_offsets):
-                acknowledged[labels[part]] = offset, result.queue_offset + part
+            acknowledged |= places_of(labels, result)
         elif result.status is not PutMessageStatus.CREATE_MAPEDFILE_FAILED:
             pytest.fail(str(result))
         if number_of_step % 5 == 0:
@@ -170,17 +160,10 @@ def test_any_allocation_may_find_no_room(tmp_path, number, code, *, lasting):
 @pytest.mark.parametrize("number", range(8))
 def test_no_room_while_recovering_is_said_and_costs_nothing(tmp_path, number):
     acknowledged: dict[Label, tuple[int, int]] = {}
-    config = small_files("ASYNC_FLUSH", max_msgs_num_batch=1000)
-
-    def clock() -> int:
-        return 1_700_000_000_000
-
+    config, clock = small_files("ASYNC_FLUSH", max_msgs_num_batch=1000), Clock()
     store = MessageStore.open(tmp_path, config, clock=clock, threads=False)
-    for number_of_step in range(1, 60):
-        step = step_of(22, 0, number_of_step)
-        result = step.do(store)
-        for part, offset in enumerate(result.record_offsets):
-            acknowledged[Label(22, 0, number_of_step, part)] = offset, result.queue_offset + part
+    for step in range(1, 60):
+        acknowledged |= places_of(labels_of(22, 0, step), step_of(22, 0, step).do(store))
     abandon(store)
     descriptors = open_descriptors(tmp_path)
     disk = FaultyDisk(nth("allocate", number, errno.ENOSPC))
@@ -189,13 +172,6 @@ def test_no_room_while_recovering_is_said_and_costs_nothing(tmp_path, number):
     assert open_descriptors(tmp_path) == descriptors
     with MessageStore.open(tmp_path, config, clock=clock, threads=False) as again:
         check_dispatched(again, acknowledged, set(acknowledged))
-
-
-def test_an_open_that_fails_lets_go_of_the_lock(tmp_path):
-    disk = FaultyDisk(nth("create_file", 0, errno.EACCES))
-    with pytest.raises((RocketStoreError, OSError)):
-        MessageStore.open(tmp_path, small_files("ASYNC_FLUSH"), disk=disk)
-    MessageStore.open(tmp_path, small_files("ASYNC_FLUSH")).close()
 
 
 # --- one directory of several ---------------------------------------------------------------------

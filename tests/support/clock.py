@@ -14,8 +14,12 @@ class Clock:
 
 
 class TickingClock(Clock):
-    """A clock on which a second passes before each look."""
+    """A clock on which a second passes before each look, or as long as is said."""
+
+    def __init__(self, now_ms: int = START_MS, step_ms: int = 1_000) -> None:
+        super().__init__(now_ms)
+        self.step_ms = step_ms
 
     def __call__(self) -> int:
-        self.now_ms += 1_000
+        self.now_ms += self.step_ms
         return self.now_ms

@@ -124,6 +124,18 @@ def step_of(run: int, thread: int, number: int) -> Step:
     return Step(kind, queue, messages, waits)
 
 
+def labels_of(run: int, thread: int, number: int) -> list[Label]:
+    """Return the messages of a step."""
+    count = len(step_of(run, thread, number).messages)
+    return [Label(run, thread, number, part) for part in range(count)]
+
+
+def places_of(labels: list[Label], result: PutResult) -> dict[Label, tuple[int, int]]:
+    """Return the offsets in log and queue that the messages of a step got."""
+    placed = zip(labels, result.record_offsets, strict=True)
+    return {label: (at, result.queue_offset + part) for part, (label, at) in enumerate(placed)}
+
+
 def _message(
     label: Label, queue: QueueKey, chance: random.Random, count: int, *, waits: bool,
     is_single: bool,
@@ -186,8 +198,7 @@ def take_steps(root: Path, config: StoreConfig, steps: int, now_ms: int) -> None
 
 def tried_by(steps: int) -> set[Label]:
     """Return what `take_steps` puts."""
-    numbers = ((step, len(step_of(10, 0, step).messages)) for step in range(1, steps + 1))
-    return {Label(10, 0, step, part) for step, count in numbers for part in range(count)}
+    return {label for step in range(1, steps + 1) for label in labels_of(10, 0, step)}
 
 
 def check_reading(store: MessageStore, found: dict[Label, LogRecord]) -> None:

@@ -32,6 +32,8 @@ from support.fault_workload import (
     Label,
     check_reading,
     check_true,
+    labels_of,
+    places_of,
     small_files,
     step_of,
 )
@@ -290,16 +292,12 @@ class Trial:
     def _put(self, store: MessageStore) -> None:
         self.step += 1
         step = step_of(self.run_number, self.life, self.step)
-        labels = [
-            Label(self.run_number, self.life, self.step, part) for part in range(len(step.messages))
-        ]
+        labels = labels_of(self.run_number, self.life, self.step)
         self.promises.tried.update(labels)
         result = step.do(store)
         assert result.status is PutMessageStatus.PUT_OK, result
-        for part, (label, offset) in enumerate(
-            zip(labels, result.record_offsets or [result.physical_offset], strict=True)
-        ):
-            place = Place(offset, step.queue, result.queue_offset + part)
+        for label, (offset, number) in places_of(labels, result).items():
+            place = Place(offset, step.queue, number)
             self.promises.pending[label] = place
             if self.is_sync and step.waits:
                 self.promises.promise(label, place)
