@@ -217,7 +217,8 @@ class ClientManage(Part):
 
     def connections(self, header: GroupHeader, _call: Call) -> Command:
         """Say which clients a group has, and what it subscribes to."""
-        if (group := self._clients.consumers.get(header.consumer_group)) is None:
+        group = self._clients.consumers.get(header.consumer_group)
+        if group is None:
             remark = f"the consumer group[{header.consumer_group}] not online"
             return reply(BrokerAnswer.CONSUMER_NOT_ONLINE, remark)
         connections = [

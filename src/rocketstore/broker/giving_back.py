@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 
-from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
+from rocketstore.broker.codes import BrokerRequest
 from rocketstore.broker.parts import Part
-from rocketstore.broker.refused import SEE, Refused, forbidden
+from rocketstore.broker.refused import Refused, forbidden
 from rocketstore.broker.sending import retry_limit
 from rocketstore.consuming.giving_back import given_back
 from rocketstore.remoting.codes import ResponseCode
@@ -48,9 +48,7 @@ class GivingBack(Part):
         return LATER
 
     def _answered(self, header: GiveBackHeader, call: Call) -> Command:
-        if (group := self._topics.group(header.group)) is None:
-            remark = f"subscription group not exist, {header.group} {SEE}"
-            raise Refused(BrokerAnswer.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        group = self._topics.group(header.group, f"subscription group not exist, {header.group}")
         if not self._settings.broker_permission & PERM_WRITE:
             raise forbidden(f"the broker[{self._settings.broker_ip1}] sending message")
         if group.retry_queue_nums <= 0:
@@ -59,7 +57,8 @@ class GivingBack(Part):
         topic = self._topics.for_group(name, group.retry_queue_nums, is_unit=header.unit_mode)
         if not topic.perm & PERM_WRITE:
             raise forbidden(f"the topic[{name}] sending message")
-        if (message := self._store.at_physical_offset(header.offset)) is None:
+        message = self._store.at_physical_offset(header.offset)
+        if message is None:
             remark = f"look message by offset failed, {header.offset}"
             raise Refused(ResponseCode.SYSTEM_ERROR, remark)
         limit = retry_limit(group, header.max_reconsume_times, call)

@@ -173,13 +173,12 @@ class Pulling(Part):
         name, group_name = header.topic, header.consumer_group
         if not self._settings.broker_permission & PERM_READ:
             raise forbidden(f"the broker[{self._settings.broker_ip1}] pulling message")
-        if (group := self._topics.group(group_name)) is None:
-            remark = f"subscription group [{group_name}] does not exist, {SEE}"
-            raise Refused(BrokerAnswer.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        group = self._topics.group(group_name, f"subscription group [{group_name}] does not exist,")
         if not group.consume_enable:
             remark = f"subscription group no permission, {group_name}"
             raise Refused(ResponseCode.NO_PERMISSION, remark)
-        if (topic := self._topics.get(name)) is None:
+        topic = self._topics.get(name)
+        if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, not_there(name, blank=" "))
         if not topic.perm & PERM_READ:
             raise forbidden(f"the topic[{name}] pulling message")
@@ -206,13 +205,15 @@ class Pulling(Part):
                 header.topic, header.subscription or "*", header.sub_version,
                 header.expression_type,
             )  # fmt: skip
-        if (group := self._clients.consumers.get(header.consumer_group)) is None:
+        group = self._clients.consumers.get(header.consumer_group)
+        if group is None:
             remark = f"the consumer's group info not exist{SEE}"
             raise Refused(BrokerAnswer.SUBSCRIPTION_NOT_EXIST, remark)
         if not broadcasts and group.is_broadcast:
             remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
             raise Refused(ResponseCode.NO_PERMISSION, remark)
-        if (known := group.subscriptions.get(header.topic)) is None:
+        known = group.subscriptions.get(header.topic)
+        if known is None:
             remark = f"the consumer's subscription not exist{SEE}"
             raise Refused(BrokerAnswer.SUBSCRIPTION_NOT_EXIST, remark)
         if known.sub_version < header.sub_version:

@@ -21,7 +21,7 @@ import msgspec
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.parts import Part
-from rocketstore.broker.refused import SEE, Refused, failure, forbidden, refusal
+from rocketstore.broker.refused import Refused, failure, forbidden, refusal
 from rocketstore.broker.send_headers import AnySend, PushHeader, SendHeader, SendHeaderV2, SendReply
 from rocketstore.broker.topics import not_there, topic_text
 from rocketstore.errors import FormatError, RefusedMessageError, RocketStoreError
@@ -272,9 +272,7 @@ class Sending(Part):
         SendMessageProcessor.handleRetryAndDLQ.
         """
         name = header.topic[len(RETRY_PREFIX) :]
-        if (group := self._topics.group(name)) is None:
-            remark = f"subscription group not exist, {name} {SEE}"
-            raise Refused(BrokerAnswer.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        group = self._topics.group(name, f"subscription group not exist, {name}")
         limit = retry_limit(group, header.max_reconsume_times, call)
         if (header.reconsume_times or 0) < limit:
             return topic, queue_id, block

@@ -130,7 +130,8 @@ class BrokerService(Service):
         RemotingError
             The broker is not running.
         """
-        if (running := self._running) is None:
+        running = self._running
+        if running is None:
             raise RemotingError(f"broker {self.settings.broker_name} is not running")
         topic = str(check_topic(topic))  # also where it is NumPy's
         header = CreateTopicHeader(

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from rocketstore.broker.refused import SEE
+from rocketstore.broker.codes import BrokerAnswer
+from rocketstore.broker.refused import SEE, Refused
 from rocketstore.format.metadata_json import DataVersion, SubscriptionGroup, TopicConfig
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.rules.limits import MOST_QUEUES
@@ -215,12 +216,15 @@ class Topics:
 
     # --- groups ---------------------------------------------------------------------------------
 
-    def group(self, name: str) -> SubscriptionGroup | None:
-        """Return a consumer group; `Unmade` where it may be made, None where it may not."""
+    def group(self, name: str, remark: str) -> SubscriptionGroup:
+        """Return a consumer group; `Unmade` where it may be made, else refused with a remark."""
         known = self.known_group(name)
-        if known is None and (new := self._new_groups([name])):
+        if known is not None:
+            return known
+        new = self._new_groups([name])
+        if new:
             raise self.trouble or Unmade(*new)
-        return known
+        raise Refused(BrokerAnswer.SUBSCRIPTION_GROUP_NOT_EXIST, f"{remark} {SEE}")
 
     def unmade(self, groups: Mapping[str, bool]) -> Unmade:
         """Return what is not there of a heartbeat's groups and their topics of second tries.

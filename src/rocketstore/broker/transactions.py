@@ -106,7 +106,8 @@ class TransactionEnds(Part):
 
     def _ask(self, half: StoredMessage) -> None:
         group = half.properties[PRODUCER_GROUP]
-        if (client := self._clients.next_producer(group)) is None:
+        client = self._clients.next_producer(group)
+        if client is None:
             _log.info("transaction.no_producer", group=group, half=half.message_id)
             return
         key = half.unique_key

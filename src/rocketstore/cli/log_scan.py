@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.format.file_name import file_name, parse_file_name
 from rocketstore.native.decode import decode
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig
+
+_offset_of: Final = itemgetter("physicalOffset")
+"""Of a row."""
 
 
 def log_files_of(root: Path, config: StoreConfig) -> tuple[StoreLayout, PreadFiles]:
@@ -172,11 +176,6 @@ def _damage_row(extent: ByteRange, path: Path, reason: str, evidence: str) -> di
         "file": str(path),
         "reason": f"{reason}: {evidence}",
     }
-
-
-def _offset_of(row: dict[str, Any]) -> int:
-    offset: int = row["physicalOffset"]
-    return offset
 
 
 def _holds_data(file: LogFile) -> bool:

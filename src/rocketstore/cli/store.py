@@ -25,7 +25,7 @@ from rocketstore.cli.options import (
 )
 from rocketstore.cli.output import before_a_verdict, print_object, print_rows
 from rocketstore.cli.progress import progress
-from rocketstore.cli.wording import program_name, saying_when_interrupted, system_error
+from rocketstore.cli.wording import program_name, system_error
 from rocketstore.errors import ConfigError, FormatError, RocketStoreError
 from rocketstore.units import counted
 
@@ -256,17 +256,18 @@ def import_(
         opened.wait_dispatched()
         stored_before = opened.max_offset(topic, queue)
 
-        def stored() -> str:
-            lines = count
-            if not opened.is_closed:  # else these are all
-                opened.wait_dispatched(opened.settle())  # also what it came amid
-                lines = opened.max_offset(topic, queue) - stored_before
-            return f"{lines:,} lines are stored in {topic}/{queue}"
-
-        with saying_when_interrupted(stored):
+        try:
             for path in files:
                 with open_input(path) as lines:
                     count += import_lines(opened, lines, target, advance, name=str(path))
             opened.close()
+        except KeyboardInterrupt as interrupt:
+            if interrupt.args:  # it was said already
+                raise
+            if not opened.is_closed:  # else these are all
+                opened.wait_dispatched(opened.settle())  # also what it came amid
+                count = opened.max_offset(topic, queue) - stored_before
+            stored = f"{count:,} lines are stored in {topic}/{queue}"
+            raise KeyboardInterrupt(stored) from None
     seconds = time.monotonic() - started
     print(f"{counted(count, 'message')} imported into {store} in {seconds:.1f} s")

@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -44,15 +43,6 @@ def print_on_stderr(text: str) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
-
-
-@contextlib.contextmanager
-def saying_when_interrupted(text: Callable[[], str]) -> Iterator[None]:
-    """Have a Ctrl-C end the command with what is found then; the first one counts."""
-    try:
-        yield
-    except KeyboardInterrupt as interrupt:
-        raise KeyboardInterrupt(*interrupt.args or (text(),)) from None
 
 
 def drop_output() -> None:

@@ -224,7 +224,9 @@ class Transactions(Service):
         put = self.end_by(half, queue, record)
         if not put.is_stored:
             return EndResult(EndStatus.NOT_STORED, put, put.detail)
-        self._settle_offsets()
+        self._ends += 1
+        if self._ends % SETTLE_EVERY == 0:
+            self.save_offsets()
         return EndResult(EndStatus.COMMITTED if commits else EndStatus.ROLLED_BACK, put)
 
     def end_by(self, half: StoredMessage, queue: QueueKey, record: Record) -> PutResult:
@@ -357,11 +359,6 @@ class Transactions(Service):
     def _note_op(self, put: PutResult, queue_offset: int) -> None:
         with self._lock:
             self.ledger.note_op(put.queue_offset, queue_offset)
-
-    def _settle_offsets(self) -> None:
-        self._ends += 1
-        if self._ends % SETTLE_EVERY == 0:
-            self.save_offsets()
 
     def save_offsets(self) -> None:
         """Let the group's offsets pass over what has ended."""
