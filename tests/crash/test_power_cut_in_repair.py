@@ -98,15 +98,9 @@ def everything(root: Path) -> None:
 
 
 FAULTS = (
-    flip_in_log,
-    garbage_tail,
-    wrong_queue_entries,
-    no_queue,
-    broken_index,
-    no_index,
-    short_files,
+    flip_in_log, garbage_tail, wrong_queue_entries, no_queue, broken_index, no_index, short_files,
     everything,
-)
+)  # fmt: skip
 
 
 def count_calls(root: Path) -> int:

@@ -20,16 +20,9 @@ from support.small_store import CONFIG
 pytestmark = pytest.mark.timeout(120)
 
 EXPECTED = (
-    RocketStoreError,
-    AttributeError,
-    BufferError,
-    LookupError,
-    MemoryError,
-    OverflowError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+    RocketStoreError, AttributeError, BufferError, LookupError, MemoryError, OverflowError,
+    RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 """What Python or the store may answer; no memory where a length is a lie."""
 
 
@@ -176,12 +169,8 @@ PROPERTIES = (
     None,
 )
 NUMBER_FIELDS = (
-    "flag",
-    "sys_flag",
-    "born_timestamp_ms",
-    "reconsume_times",
-    "prepared_transaction_offset",
-)
+    "flag", "sys_flag", "born_timestamp_ms", "reconsume_times", "prepared_transaction_offset",
+)  # fmt: skip
 
 
 def hostile_messages() -> Iterator[Message]:

@@ -151,13 +151,9 @@ def settle_in(run: Run) -> None:
 
 
 OPERATIONS = [
-    Run.put_large,
-    Run.put_prepared,
-    Run.put_odd,
-    Run.put_new_queue,
-    Run.put_batch,
+    Run.put_large, Run.put_prepared, Run.put_odd, Run.put_new_queue, Run.put_batch,
     Run.put_client_batch,
-]
+]  # fmt: skip
 
 
 def make_room(run: Run, *, rolls: bool) -> None:

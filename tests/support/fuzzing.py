@@ -73,15 +73,9 @@ def _insert_garbage(data: bytearray, chance: random.Random) -> None:
 
 
 MUTATIONS = (
-    _flip_bit,
-    _set_number,
-    _set_number,
-    _cut,
-    _drop_range,
-    _repeat_range,
-    _zero_range,
+    _flip_bit, _set_number, _set_number, _cut, _drop_range, _repeat_range, _zero_range,
     _insert_garbage,
-)
+)  # fmt: skip
 
 
 def check_mutations(

@@ -16,28 +16,13 @@ from support.made_once import new_directory
 GOLDEN_ROOT = Path(__file__).resolve().parents[1] / "golden" / "stores"
 
 CASES = (
-    "basic",
-    "batch",
-    "broker",
-    "cqext",
-    "delay",
-    "expired",
-    "ipv6",
-    "multidispatch",
+    "basic", "batch", "broker", "cqext", "delay", "expired", "ipv6", "multidispatch",
     "transactions",
-)
+)  # fmt: skip
 CRASH_CASES = (
-    "bitflip_middle_last_file",
-    "checkpoint_zero",
-    "cq_behind",
-    "cq_deleted",
-    "garbage_tail",
-    "index_deleted",
-    "noabort_torn",
-    "plain",
-    "torn_body_crc",
-    "torn_half_zero",
-)
+    "bitflip_middle_last_file", "checkpoint_zero", "cq_behind", "cq_deleted", "garbage_tail",
+    "index_deleted", "noabort_torn", "plain", "torn_body_crc", "torn_half_zero",
+)  # fmt: skip
 
 
 @functools.cache

@@ -41,18 +41,9 @@ DISK_MAY_BE_FULL = "-Drocketmq.broker.diskSpaceWarningLevelRatio=1.0"
 """A broker refuses puts on a disk over 90 % full; how full a test machine's is, is not tested."""
 
 __all__ = [
-    "SMALL_FILES",
-    "CommandFailedError",
-    "JavaBuildError",
-    "JavaStore",
-    "build_jar",
-    "java_command",
-    "java_tool",
-    "message_json",
-    "require_java",
-    "run_maven",
-    "short_lived",
-]
+    "SMALL_FILES", "CommandFailedError", "JavaBuildError", "JavaStore", "build_jar", "java_command",
+    "java_tool", "message_json", "require_java", "run_maven", "short_lived",
+]  # fmt: skip
 
 
 class JavaBuildError(Exception):

@@ -68,16 +68,10 @@ enableCalcFilterBitMap=false expectConsumerNumUseFilter=32 maxErrorRateOfBloomFi
 """
 # Those whose default depends on other things: the root, the files, or a text with blanks.
 JAVA_OTHERS = {
-    "haListenPort",
-    "storePathRootDir",
-    "storePathCommitLog",
-    "mappedFileSizeCommitLog",
-    "mappedFileSizeConsumeQueue",
-    "mappedFileSizeConsumeQueueExt",
-    "maxHashSlotNum",
-    "maxIndexNum",
+    "haListenPort", "storePathRootDir", "storePathCommitLog", "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue", "mappedFileSizeConsumeQueueExt", "maxHashSlotNum", "maxIndexNum",
     "messageDelayLevel",
-}
+}  # fmt: skip
 
 
 def _java_text(value):
@@ -359,16 +353,10 @@ def test_a_flag_like_no_option_points_at_the_list():
 
 
 KEYS_OF_OTHER_VERSIONS = (
-    "checkTransactionMessageEnable",
-    "accessMessageInMemoryHotRatio",
-    "mappedFileSizeTimerLog",
-    "timerWheelEnable",
-    "enableControllerMode",
-    "enableSlaveActingMaster",
-    "popPollingSize",
-    "storePathEpochFile",
-    "writeIntoNowhere",
-)
+    "checkTransactionMessageEnable", "accessMessageInMemoryHotRatio", "mappedFileSizeTimerLog",
+    "timerWheelEnable", "enableControllerMode", "enableSlaveActingMaster", "popPollingSize",
+    "storePathEpochFile", "writeIntoNowhere",
+)  # fmt: skip
 """Of the seeds, of brokers before 4.9, of 5.3.1 (the nearest to ours), of a plug-in."""
 
 

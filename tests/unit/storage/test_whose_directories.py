@@ -367,17 +367,10 @@ def lose_attributes(place: Path) -> tuple[Path, StoreConfig]:
 @pytest.mark.parametrize(
     "happens",
     [
-        move_all,
-        copy_all,
-        restore_all,
-        mount_elsewhere,
-        move_root,
-        move_root_to_another_disk,
-        lose_root,
-        copy_log_into_a_root,
-        lose_attributes,
+        move_all, copy_all, restore_all, mount_elsewhere, move_root, move_root_to_another_disk,
+        lose_root, copy_log_into_a_root, lose_attributes,
     ],
-)
+)  # fmt: skip
 def test_a_store_goes_on_after(tmp_path, happens):
     place = tmp_path / "place"
     place.mkdir()
