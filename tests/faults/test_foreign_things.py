@@ -53,6 +53,14 @@ STRANGERS = {
 """What a system, a backup or an operator leaves in a directory, by what it is."""
 
 
+DOORS: list[Callable[[Path], object]] = [
+    lambda root: MessageStore.open(root, CONFIG, threads=False).close(),
+    lambda root: MessageStore.open(root, CONFIG, read_only=True).close(),
+    lambda root: verify_store(root, CONFIG),
+    lambda root: repair_store(root, CONFIG),
+]
+
+
 @pytest.fixture
 def store(tmp_path):
     build_store(tmp_path / "store", COUNT, Clock())
@@ -136,15 +144,9 @@ def test_a_topic_that_may_not_be_listed_is_an_error_and_not_an_absent_one(store,
     refusing(store / "consumequeue" / "Topic0")
     with pytest.raises(StoreError, match="Topic0 cannot be read: Permission denied"):
         list_queues(str(store))
-    doors: list[Callable[[], object]] = [
-        lambda: MessageStore.open(store, CONFIG, threads=False),
-        lambda: MessageStore.open(store, CONFIG, read_only=True),
-        lambda: verify_store(store, CONFIG),
-        lambda: repair_store(store, CONFIG),
-    ]
-    for door in doors:
+    for door in DOORS:
         with pytest.raises(StoreError, match=r"Topic0\): Permission denied; let the user of this"):
-            door()
+            door(store)
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "known-ends"])
@@ -242,17 +244,10 @@ def test_a_link_to_itself_in_the_place_of_a_part_is_named_by_every_door(store, t
     if place.exists():
         place.rename(tmp_path / "moved")
     place.symlink_to(place)
-    doors: list[Callable[[], object]] = [
-        lambda: MessageStore.open(store, CONFIG, threads=False).close(),
-        lambda: MessageStore.open(store, CONFIG, read_only=True).close(),
-        lambda: verify_store(store, CONFIG),
-        lambda: repair_store(store, CONFIG),
-        lambda: refuse_inside_store(str(store), "target"),
-    ]
     said = []
-    for door in doors:
+    for door in (*DOORS, lambda root: refuse_inside_store(str(root), "target")):
         try:
-            door()
+            door(store)
         except StoreError as error:
             said.append(str(error))
     fewer = {"checkpoint": 1, "known-ends": 1, "config": 2, "repair": 0, "consumequeue_ext": 2}

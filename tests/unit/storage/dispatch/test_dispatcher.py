@@ -1,7 +1,6 @@
 """Dispatch: from records to queue entries and index items."""
 
 import errno
-import shutil
 import threading
 
 import numpy as np
@@ -31,7 +30,7 @@ from support.index_answers import find
 from support.oracle.codecs import decode_item
 from support.patience import PATIENCE_S, wait_until
 from support.said import capture_logs
-from support.trees import tree
+from support.trees import copy_tree, tree
 
 
 @pytest.fixture
@@ -42,20 +41,19 @@ def parts(tmp_path):
 # --- the files of Java ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["basic", "batch", "ipv6", "expired/base", "delay", "transactions", "multidispatch"]
-)
-def test_dispatching_a_log_of_java_gives_the_queue_and_index_bytes_of_java(name, tmp_path):
-    store = golden_root(name)
-    shutil.copytree(store / "commitlog", tmp_path / "commitlog")
+def dispatch(store, root, *, has_index=True):
+    """Dispatch the log of a store of Java into queues, and an index, below another directory."""
+    copy_tree(store / "commitlog", root / "commitlog")
     disk = Disk()
-    log = MappedFileQueue(tmp_path / "commitlog", 65_536, disk=disk)
+    log = MappedFileQueue(root / "commitlog", 65_536, disk=disk)
     log.load()
     end = max(batch.end_of_data for f in log.files for batch in scan_window(f.array, base=f.base))
     table = ConsumeQueueTable(
-        tmp_path / "consumequeue", 2000, disk=disk, log_min_offset=lambda: log.min_offset
+        root / "consumequeue", 2000, disk=disk, log_min_offset=lambda: log.min_offset
     )
-    index = IndexService(tmp_path / "index", IndexLayout(500, 2000), disk=disk, clock=Clock())
+    index = IndexService(
+        root / "index", IndexLayout(500, 2000), disk=disk, clock=Clock(), is_enabled=has_index
+    )
     dispatcher = Dispatcher(
         log, table, index, readable_limit=lambda: end,
         delays_ms=parse_delay_levels(StoreConfig().message_delay_level),
@@ -64,6 +62,14 @@ def test_dispatching_a_log_of_java_gives_the_queue_and_index_bytes_of_java(name,
     dispatcher.start_at(log.min_offset)
     dispatcher.run_once()
     assert dispatcher.dispatched_offset == end
+
+
+@pytest.mark.parametrize(
+    "name", ["basic", "batch", "ipv6", "expired/base", "delay", "transactions", "multidispatch"]
+)
+def test_dispatching_a_log_of_java_gives_the_queue_and_index_bytes_of_java(name, tmp_path):
+    store = golden_root(name)
+    dispatch(store, tmp_path)
     assert tree(tmp_path / "consumequeue") == tree(store / "consumequeue")
     assert _in_order(tmp_path / "index") == _in_order(store / "index")
 
@@ -74,20 +80,7 @@ def _in_order(directory):
 
 def test_an_expired_log_without_queues_gives_javas_fillers(tmp_path):
     store = golden_root("expired/files_and_cq_removed")
-    shutil.copytree(store / "commitlog", tmp_path / "commitlog")
-    disk = Disk()
-    log = MappedFileQueue(tmp_path / "commitlog", 65_536, disk=disk)
-    log.load()
-    table = ConsumeQueueTable(
-        tmp_path / "consumequeue", 2000, disk=disk, log_min_offset=lambda: log.min_offset
-    )
-    index = IndexService(
-        tmp_path / "index", IndexLayout(500, 2000), disk=disk, clock=Clock(), is_enabled=False
-    )
-    end = max(batch.end_of_data for f in log.files for batch in scan_window(f.array, base=f.base))
-    dispatcher = Dispatcher(log, table, index, readable_limit=lambda: end, delays_ms={})
-    dispatcher.start_at(log.min_offset)
-    dispatcher.run_once()
+    dispatch(store, tmp_path, has_index=False)
     ours, java = tree(tmp_path / "consumequeue"), tree(store / "consumequeue")
     assert ours == {name: java[name] for name in ours}
     assert any(bytes(8) + b"\x7f\xff\xff\xff" in data for data in ours.values())

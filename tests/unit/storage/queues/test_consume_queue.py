@@ -47,10 +47,11 @@ def log_min():
     return LogMin()
 
 
-def open_table(tmp_path, log_min, disk=None, **options):
+def open_table(tmp_path, log_min, disk=None, *, file_bytes=100, **options):
     table = ConsumeQueueTable(
-        tmp_path / "consumequeue", 100, disk=disk or Disk(), log_min_offset=log_min, **options
-    )
+        tmp_path / "consumequeue", file_bytes, disk=disk or Disk(), log_min_offset=log_min,
+        **options,
+    )  # fmt: skip
     table.load()
     return table
 
@@ -119,9 +120,7 @@ def test_the_end_is_found_in_whichever_chunk_it_is(tmp_path, log_min, count):
     directory.mkdir(parents=True)
     content = b"".join(encode_entry(*entry(number)) for number in range(count))
     (directory / f"{0:020d}").write_bytes(content.ljust(200_000, b"\0"))
-    options = {"disk": Disk(), "log_min_offset": log_min}
-    table = ConsumeQueueTable(tmp_path / "consumequeue", 200_000, **options)
-    table.load()
+    table = open_table(tmp_path, log_min, file_bytes=200_000)
     by_pread = PreadQueue(
         directory, OpenFiles(), log_min_offset=log_min, log_end_before=lambda _entry: None
     )
@@ -209,10 +208,7 @@ def test_fillers_are_no_messages(table, log_min):
 
 
 def test_fillers_beyond_a_chunk_are_passed_over(tmp_path, log_min):
-    table = ConsumeQueueTable(
-        tmp_path / "consumequeue", 200_000, disk=Disk(), log_min_offset=log_min
-    )
-    queue = table.get_or_create(KEY)
+    queue = open_table(tmp_path, log_min, file_bytes=200_000).get_or_create(KEY)
     put(queue, [0])
     queue.fill_to(20 * 9000)
     put(queue, [9000])
@@ -266,13 +262,14 @@ def test_few_files_may_be_mapped_and_all_queues_still_be_written(tmp_path, log_m
         assert [other.entry(n) for n in range(12)] == [entry(n) for n in range(12)]
 
 
-def test_the_file_that_is_written_fetches_single_pages_and_a_full_one_is_read_ahead(queue, table):
+def test_the_file_that_is_written_fetches_single_pages_and_a_full_one_is_read_ahead(
+    queue, tmp_path, log_min
+):
     """A new queue's first entry brought all 6 MB of its file into memory, zeros read ahead."""
     first, second, third = (file.path for file in queue.files.files)
     assert is_read_at_random(first) == is_read_at_random(second) == [False]
     assert is_read_at_random(third) == [True]
-    again = ConsumeQueueTable(table.directory, 100, disk=Disk(), log_min_offset=lambda: 0)
-    again.load()
+    again = open_table(tmp_path, log_min)  # held: its files are let go of with it
     put(again.get(KEY), [12])
     assert is_read_at_random(third) == [True, True], "also after a restart"
 
@@ -461,9 +458,7 @@ def test_a_flush_of_many_new_queues_syncs_each_directory_once(tmp_path, log_min,
 
 
 def test_few_new_pages_wait_for_a_thorough_flush(tmp_path, log_min, disk):
-    table = ConsumeQueueTable(
-        tmp_path / "consumequeue", 20 * 4096, disk=disk, log_min_offset=log_min
-    )
+    table = open_table(tmp_path, log_min, disk, file_bytes=20 * 4096)
     queue = table.get_or_create(KEY)
     put(queue, range(205))
     disk.calls.clear()
@@ -502,11 +497,7 @@ def load_sparse_queue(tmp_path, log_min, data):
     with (directory / f"{0:020d}").open("wb") as file:
         file.write(data)
         file.truncate(6_000_000)
-    table = ConsumeQueueTable(
-        tmp_path / "consumequeue", 6_000_000, disk=Disk(), log_min_offset=log_min
-    )
-    table.load()
-    return table.all()[0]
+    return open_table(tmp_path, log_min, file_bytes=6_000_000).all()[0]
 
 
 def test_the_end_is_found_without_reading_where_the_file_system_knows_of_no_data(
@@ -563,8 +554,7 @@ def test_an_opening_reads_a_few_chunks_of_a_queue_whatever_its_length(tmp_path, 
     for base, content in ((0, data), (size, data[: size // 2] + bytes(size // 2))):
         (directory / f"{base:020d}").write_bytes(content)
     before = _read_bytes()
-    table = ConsumeQueueTable(tmp_path / "consumequeue", size, disk=Disk(), log_min_offset=log_min)
-    table.load()
+    table = open_table(tmp_path, log_min, file_bytes=size)
     assert table.get(KEY).max_offset == size * 3 // 2 // ENTRY_SIZE_BYTES
     assert _read_bytes() - before < size // 4
 
