@@ -13,9 +13,11 @@ import pyarrow as pa
 from rocketstore import MessageStore, StoreConfig, verify_store
 from rocketstore.format.stored_message import StoredMessage
 from rocketstore.pipeline.sink.row_encoder import RowEncoder
+from rocketstore.pipeline.sink.sink_commit import commit_batch
 from rocketstore.pipeline.sink.sink_writer import (
     SinkOptions,
     StagedFile,
+    new_job,
     parse_sink_options,
     stage_chunks,
 )
@@ -69,6 +71,29 @@ def stage(
         if file is not None:
             files.append(file)
     return files
+
+
+def staged(
+    root: Path, tasks: Sequence[Sequence[dict[str, Any]]], **given: Any
+) -> tuple[SinkOptions, str, list[StagedFile]]:
+    """Stage rows as tasks of a new job do; return what its commit is given."""
+    options = sink_options(root, **given)
+    job = new_job(options)
+    return options, job, stage(options, job, tasks)
+
+
+def commit(
+    root: Path, tasks: Sequence[Sequence[dict[str, Any]]], batch_id: int | None = 0,
+    *, disk: Disk | None = None, clock: Callable[[], int] | None = None, **given: Any,
+) -> int | None:  # fmt: skip
+    """Stage rows and commit them."""
+    more = {} if clock is None else {"clock": clock}
+    return commit_batch(*staged(root, tasks, **given), batch_id, disk=disk, **more)
+
+
+def numbers_of(*tasks: Sequence[dict[str, Any]]) -> list[int]:
+    """Return the numbers of rows of tasks."""
+    return [int(row["body"][:6]) for task in tasks for row in task]
 
 
 SCHEMA = pa.schema(

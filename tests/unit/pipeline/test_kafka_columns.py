@@ -13,13 +13,12 @@ from rocketstore.errors import ConfigError, RefusedMessageError, StoreError
 from rocketstore.format.java_hash import string_hash
 from rocketstore.pipeline.options import parse_options
 from rocketstore.pipeline.sink.row_encoder import RowEncoder
-from rocketstore.pipeline.sink.sink_commit import commit_batch
-from rocketstore.pipeline.sink.sink_writer import check_columns, new_job, parse_sink_options
+from rocketstore.pipeline.sink.sink_writer import check_columns, parse_sink_options
 from rocketstore.pipeline.streaming.stream_options import parse_stream_options
 from rocketstore.pipeline.tables import READERS
 from support.clock import Clock
 from support.pipeline_tables import plan_table
-from support.sink_parts import CONFIG, sink_options, stage
+from support.sink_parts import CONFIG, commit
 from support.store_files import StoreFiles
 from support.stream_run import StreamRun
 
@@ -292,9 +291,7 @@ def test_what_was_read_with_headers_and_written_again_is_the_same(root, tmp_path
     store, _ = root
     rows = read(store, includeHeaders="true")
     monkeypatch.setattr("support.sink_parts.SCHEMA", pa.schema(list(KINDS.items())))
-    options = sink_options(tmp_path / "copy", columnNames="kafka")
-    job = new_job(options)
-    commit_batch(options, job, stage(options, job, [rows]), 0)
+    commit(tmp_path / "copy", [rows], columnNames="kafka")
     same = [*NAMES[:5], "headers"]
     copied = read(tmp_path / "copy", includeHeaders="true")
     assert [[row[name] for name in same] for row in copied] == [

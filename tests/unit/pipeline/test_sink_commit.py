@@ -47,25 +47,15 @@ from support.sink_parts import (
     CONFIG,
     SCHEMA,
     check_whole,
+    commit,
+    numbers_of,
     rows,
     sink_options,
     stage,
+    staged,
     stored_numbers,
 )
 from support.small_store import LOG_FILE_BYTES
-
-
-def commit(root, tasks, batch_id=0, *, streaming=True, disk=None, clock=None, **given):
-    options = sink_options(root, streaming=streaming, **given)
-    job = new_job(options)
-    files = stage(options, job, tasks)
-    more = {} if clock is None else {"clock": clock}
-    return commit_batch(options, job, files, batch_id, disk=disk, **more)
-
-
-def numbers(*tasks):
-    return [int(row["body"][:6]) for task in tasks for row in task]
-
 
 # --- once ---------------------------------------------------------------------------------------
 
@@ -74,7 +64,7 @@ def test_a_new_directory_becomes_a_store_with_the_tasks_rows_in_order(tmp_path):
     root = tmp_path / "deep" / "store"
     tasks = [rows(30), rows(20, 30), [], rows(1, 50)]
     assert commit(root, tasks) == 51
-    assert stored_numbers(root) == numbers(*tasks)
+    assert stored_numbers(root) == numbers_of(*tasks)
     check_whole(root)
 
 
@@ -260,9 +250,7 @@ def test_a_store_in_use_is_waited_for_and_the_holder_named_when_the_time_is_over
     tmp_path, monkeypatch
 ):
     commit(tmp_path, [rows(3)], 0)
-    options = sink_options(tmp_path, lockTimeout="2s")
-    job = new_job(options)
-    files = stage(options, job, [rows(3, 3)])
+    options, job, files = staged(tmp_path, [rows(3, 3)], lockTimeout="2s")
     clock = [0.0]
     monkeypatch.setattr(sink_commit.time, "monotonic", lambda: clock[0])
 
@@ -336,10 +324,8 @@ def test_a_write_of_which_nothing_got_in_is_forgotten_and_may_be_repeated(tmp_pa
 # --- staged files and marks that were changed ---------------------------------------------------
 
 
-def staged(root):
-    options = sink_options(root)
-    job = new_job(options)
-    files = stage(options, job, [rows(40)])
+def staged_file(root):
+    options, job, files = staged(root, [rows(40)])
     return options, job, files, staging_root(root) / job / files[0].name
 
 
@@ -352,7 +338,7 @@ def test_a_staged_file_that_was_cut_or_is_missing_is_named_and_nothing_is_append
         lambda path: path.write_bytes(path.read_bytes() + b"x"),
         lambda path: path.unlink(),
     ):
-        options, job, files, path = staged(tmp_path)
+        options, job, files, path = staged_file(tmp_path)
         change(path)
         with pytest.raises(StoreDamagedError, match=f"staged file {path}") as caught:
             commit_batch(options, job, files, 1)
@@ -363,7 +349,7 @@ def test_a_staged_file_that_was_cut_or_is_missing_is_named_and_nothing_is_append
 
 def test_every_bit_of_a_staged_file_is_vouched_for_before_anything_is_appended(tmp_path):
     commit(tmp_path, [rows(3, 900)], 0)
-    options, job, files, path = staged(tmp_path)
+    options, job, files, path = staged_file(tmp_path)
     data = path.read_bytes()
     for at in range(0, len(data), 97):
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
@@ -412,9 +398,7 @@ def test_an_intent_reads_back_as_it_was_written(tmp_path):
 
 
 def test_files_of_attempts_that_were_not_committed_are_not_used_and_swept(tmp_path):
-    options = sink_options(tmp_path)
-    job = new_job(options)
-    stage(options, job, [rows(40)])
+    options, job, _ = staged(tmp_path, [rows(40)])
     files = stage(options, job, [rows(40)])
     commit_batch(options, job, files, 0)
     assert stored_numbers(tmp_path) == list(range(40))
@@ -471,9 +455,7 @@ def test_a_commit_sweeps_what_its_own_sink_left_and_nothing_of_another_however_o
 
 
 def test_a_sink_that_staged_long_ago_commits_whatever_others_commit_and_abort_meanwhile(tmp_path):
-    options = sink_options(tmp_path, streaming=False)
-    job = new_job(options)
-    files = stage(options, job, [rows(40)])
+    options, job, files = staged(tmp_path, [rows(40)], streaming=False)
     made_long_ago(tmp_path, job)
     other = sink_options(tmp_path, streaming=False)
     sweep_job(other, new_job(other))
@@ -493,8 +475,7 @@ def test_what_a_settled_commit_staged_is_deleted_by_whichever_process_settles_it
 
 
 def test_an_aborted_job_takes_its_files_with_it(tmp_path):
-    options = sink_options(tmp_path)
-    stage(options, new_job(options), [rows(3)])
+    options, _, _ = staged(tmp_path, [rows(3)])
     # A stream's abort comes to a writer that never saw the job.
     sweep_job(options, new_job(options))
     assert list(staging_root(tmp_path).iterdir()) == []

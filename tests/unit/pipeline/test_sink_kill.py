@@ -22,11 +22,14 @@ from support.shadow_disk import ShadowDisk
 from support.sink_parts import (
     CONFIG,
     check_whole,
+    commit,
     copied_at_points,
     killed_at,
+    numbers_of,
     rows,
     sink_options,
     stage,
+    staged,
     stored_messages,
     stored_numbers,
 )
@@ -48,13 +51,9 @@ def kills():
     """Stores by the point at which the commit of batch 1 was killed; None: it came to its end."""
     with memory_directory() as directory:
         commit(directory / "store", [BEFORE], 0)
-        staged = shutil.copytree(directory / "store", directory / "staged")
-        job = new_job(sink_options(staged))
-        files = stage(sink_options(staged), job, TASKS)
-
-        count = copied_at_points(
-            staged, lambda disk: commit_batch(sink_options(staged), job, files, 1, disk=disk)
-        )
+        root = shutil.copytree(directory / "store", directory / "staged")
+        given = staged(root, TASKS)
+        count = copied_at_points(root, lambda disk: commit_batch(*given, 1, disk=disk))
         yield lambda point: directory / str(point) if point < count else None
 
 
@@ -64,17 +63,7 @@ def root(kills, tmp_path):
     return shutil.copytree(kills(0).parent / "store", tmp_path / "store")
 
 
-def commit(root, tasks, batch_id, **disk):
-    options = sink_options(root)
-    job = new_job(options)
-    return commit_batch(options, job, stage(options, job, tasks), batch_id, **disk)
-
-
-def numbers(tasks):
-    return [int(row["body"][:6]) for task in tasks for row in task]
-
-
-EXPECTED = numbers([BEFORE, *TASKS])
+EXPECTED = numbers_of(BEFORE, *TASKS)
 LABELS = sorted((int(row["body"][:6]), row["tags"]) for task in (BEFORE, *TASKS) for row in task)
 
 
@@ -109,7 +98,7 @@ def test_a_start_up_alone_leaves_all_of_a_killed_batch_or_nothing(kills, tmp_pat
         check_target(sink_options(target))
         assert not (target / "sink" / "intent.json").exists()
         found = stored_numbers(target)
-        assert found in (numbers([BEFORE]), EXPECTED), f"killed at point {point}"
+        assert found in (numbers_of(BEFORE), EXPECTED), f"killed at point {point}"
         wholes += found == EXPECTED
         shutil.rmtree(target)
         point += 4
@@ -122,13 +111,9 @@ def test_a_settling_that_is_killed_too_is_settled_by_the_next(kills, tmp_path):
         target = tmp_path / str(number)
         assert trial(kills, target, chance.randrange(60))
         for _ in range(3):
-            options = sink_options(target)
-            job = new_job(options)
-            files = stage(options, job, TASKS)
-            killed_at(
-                chance.randrange(70),
-                lambda disk, o=options, w=job, f=files: commit_batch(o, w, f, 1, disk=disk),
-            )
+            given = staged(target, TASKS)
+            point = chance.randrange(70)
+            killed_at(point, lambda disk, given=given: commit_batch(*given, 1, disk=disk))
         commit(target, TASKS, 1)
         assert sorted(stored_numbers(target)) == sorted(EXPECTED)
         check_whole(target)
@@ -157,9 +142,7 @@ def test_messages_that_others_put_meanwhile_stay_and_the_batch_is_finished_after
 
 
 def test_a_message_of_another_that_equals_the_next_row_is_not_taken_for_it(root):
-    options = sink_options(root)
-    job = new_job(options)
-    files = stage(options, job, TASKS)
+    given = staged(root, TASKS)
     clock = Clock()
     with MessageStore.open(root, CONFIG, threads=False) as store:
         clock.now_ms = store.last_store_timestamp_ms + 1000
@@ -175,7 +158,7 @@ def test_a_message_of_another_that_equals_the_next_row_is_not_taken_for_it(root)
         patch.setattr(BaseStore, "put_prepared", put_five_and_stop)
         patch.setattr(BaseStore, "put_rows", lambda *_: 0)
         with pytest.raises(KeyboardInterrupt):
-            commit_batch(options, job, files, 1, clock=clock)
+            commit_batch(*given, 1, clock=clock)
     row = TASKS[0][5]
     assert (row["queueId"], row["keys"]) == (None, ["key-5"])
     clock.now_ms += 1
@@ -285,15 +268,13 @@ class CutDisk(ShadowDisk):
 @pytest.mark.parametrize("seed", POWER_SEEDS)
 def test_a_power_cut_in_a_commit_loses_and_repeats_nothing(root, tmp_path, seed):
     chance = random.Random(seed)
-    options = sink_options(root)
-    job = new_job(options)
-    files = stage(options, job, TASKS)
+    given = staged(root, TASKS)
     target = tmp_path / "after"
     target.mkdir()
     disk = CutDisk(root)
     disk.arm(chance.randrange(8, CALLS_OF_A_COMMIT), target, chance)
     with pytest.raises(PowerCutError):
-        commit_batch(options, job, files, 1, disk=disk)
+        commit_batch(*given, 1, disk=disk)
     commit(target, TASKS, 1)
     found = stored_messages(target, has_gaps=True)
     labels = sorted((int(message.body[:6]), message.tags) for message in found)
@@ -312,11 +293,8 @@ def test_a_commit_whose_close_is_interrupted_too_leaves_the_lock_to_the_next(roo
     kept = []
     for syncs in range(100):
         target = shutil.copytree(root, tmp_path / str(syncs))
-        options = sink_options(target)
-        job = new_job(options)
-        files = stage(options, job, TASKS)
         try:
-            commit_batch(options, job, files, 1, disk=interrupted_disk(syncs))
+            commit(target, TASKS, 1, disk=interrupted_disk(syncs))
         except KeyboardInterrupt as error:
             kept.append(error)  # and with it what a notebook keeps of a failure
         else:

@@ -17,13 +17,13 @@ from rocketstore.errors import ConfigError, RefusedMessageError, RocketStoreErro
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.properties import encode_properties, split_keys
 from rocketstore.pipeline.sink.row_encoder import RowEncoder
-from rocketstore.pipeline.sink.sink_commit import check_target, commit_batch
-from rocketstore.pipeline.sink.sink_writer import check_columns, new_job, parse_sink_options
+from rocketstore.pipeline.sink.sink_commit import check_target
+from rocketstore.pipeline.sink.sink_writer import check_columns, parse_sink_options
 from rocketstore.scan import kernels
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.units import KiB, MiB
 from support.clock import Clock
-from support.sink_parts import CONFIG, sink_options, stage
+from support.sink_parts import CONFIG, commit
 
 TYPES = {
     "topic": pa.string(),
@@ -88,10 +88,7 @@ def test_the_log_is_byte_for_byte_what_puts_would_have_written(tmp_path, monkeyp
     clock = Clock()
     monkeypatch.setattr("support.sink_parts.SCHEMA", pa.schema(list(TYPES.items())))
     rows = [{**row, "queueId": number % 3} for number, row in enumerate(ROWS * 40)]
-    options = sink_options(tmp_path / "sink")
-    job = new_job(options)
-    files = stage(options, job, [rows[:100], rows[100:]])
-    commit_batch(options, job, files, 0, clock=clock)
+    commit(tmp_path / "sink", [rows[:100], rows[100:]], clock=clock)
     with MessageStore.open(tmp_path / "put", CONFIG, clock=clock, threads=False) as store:
         for row in rows:
             assert store.put(message_of(row), row["queueId"]).is_stored
