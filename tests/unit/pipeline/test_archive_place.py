@@ -16,14 +16,9 @@ from rocketstore.pipeline.jobs.archive.archive_table import KINDS, Archive
 from rocketstore.pipeline.jobs.execution import map_tasks
 from support.archiving import archived, assert_covers, log_bytes, state
 from support.clock import Clock
+from support.odd_names import NAMES
 from support.restoring import restored
 from support.small_store import messages, open_store, put_all
-
-NAMES = (
-    *("with blank", " lead", "trail ", "a%20b", "a%2Fb", "100%", "%E5%BA%93", "ha#sh", "que?ry"),
-    *("plus+and&", "brack[et]", "br{a,c}e", "st*ar", "comma,here", "库存 店", "e\u0301", "quo'te"),
-    *('dou"ble', "back\\slash", "col:on", "semi;colon", "~tilde", "tr.ail.", "new\nline"),
-)
 
 
 def everything(place):

@@ -18,6 +18,7 @@ from rocketstore.places.location import local_path, uri_parts
 from support.archiving import archived, log_bytes
 from support.audit_runs import audited
 from support.clock import Clock
+from support.odd_names import NAMES
 from support.pipeline_tables import placed, read_table
 from support.rebuild_runs import rebuilt_here
 from support.restoring import restored
@@ -130,22 +131,6 @@ def test_a_job_reads_a_store_whose_path_has_commas(tmp_path):
         str(root)
     ]
     assert audited(root).counts.message_count == 3
-
-
-NAMES = (
-    *("with blank", " lead", "trail ", "a%20b", "a%2Fb", "100%", "ha#sh", "que?ry", "plus+and&"),
-    *(
-        "brack[et]",
-        "br{a,c}e",
-        "st*ar",
-        "库存 店",
-        "quo'te",
-        'dou"ble',
-        "back\\slash",
-        "comma,here",
-    ),
-    *("col:on", "semi;colon", "~tilde", "e\u0301", "tr.ail."),
-)
 
 
 @pytest.mark.parametrize("name", NAMES)

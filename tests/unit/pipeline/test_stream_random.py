@@ -9,14 +9,12 @@ import random
 import pytest
 
 from rocketstore.errors import StoreError
-from rocketstore.pipeline.streaming import live_queues
 from rocketstore.pipeline.streaming.stream_options import UNLIMITED, BatchLimits, from_json
 from rocketstore.units import QueueKey
 from support.pipeline_tables import read_table
 from support.store_files import StoreFiles
 from support.stream_run import StreamRun
 
-MODES = {"log": {}, "queues": {"subscribePattern": "Topic.*"}}
 STEPS = 40
 
 
@@ -138,17 +136,11 @@ class Follower:
         return self.has_lost and self.stores[broker].has_lost and is_passed
 
 
-@pytest.mark.parametrize("name", [*MODES, "entries"])
 @pytest.mark.parametrize("seed", range(8))
-def test_a_stream_of_stores_that_lose_something_has_the_rest_once(
-    tmp_path, monkeypatch, name, seed
-):
-    if name == "entries":
-        monkeypatch.setattr(live_queues, "LONG_BYTES", 0)
-        name = "queues"
+def test_a_stream_of_stores_that_lose_something_has_the_rest_once(tmp_path, mode, seed):
     rnd = random.Random(seed)
     stores = {one: RandomStore(tmp_path / "stores" / one, rnd) for one in "ab"}
-    stream = Follower(tmp_path / "stores", stores, MODES[name])
+    stream = Follower(tmp_path / "stores", stores, mode)
     weights = {"put": 8, "batch": 9, "plan": 3, "restart": 4, "dispatch": 3}
     # Every fourth loses nothing, and has what a query has.
     weights |= {"cut": 2, "delete": 1} if seed % 4 else {}
@@ -183,5 +175,5 @@ def test_a_stream_of_stores_that_lose_something_has_the_rest_once(
     missing = held.keys() - stream.seen
     assert all(stream.may_lack(broker, held[broker, body]) for broker, body in missing)
     if not seed % 4:
-        rows = read_table(tmp_path / "stores", **MODES[name])
+        rows = read_table(tmp_path / "stores", **mode)
         assert {(row["brokerName"], row["body"]) for row in rows} == stream.seen == held.keys()
