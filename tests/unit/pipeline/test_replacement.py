@@ -266,6 +266,10 @@ def test_a_task_that_fails_or_is_interrupted_changes_nothing(store, error):
     assert tree(store) == before
 
 
+def written_by(write, writing):
+    return SimpleNamespace(write=write, sizes=writing.sizes, part_entries=writing.part_entries)
+
+
 def test_attempts_that_run_twice_or_end_late_change_nothing(store):
     expected = shutil.copytree(store, store.parent / "expected")
     rebuilt(expected)
@@ -281,13 +285,7 @@ def test_attempts_that_run_twice_or_end_late_change_nothing(store):
                 self.left = first
                 return writing.write(iter(batches))
 
-            return super().write(
-                verdict,
-                old,
-                SimpleNamespace(
-                    write=twice, sizes=writing.sizes, part_entries=writing.part_entries
-                ),
-            )
+            return super().write(verdict, old, written_by(twice, writing))
 
     rebuilt(store, Twice, max_split_bytes=5000)
     assert parts_of(store) == parts_of(expected)
@@ -325,11 +323,7 @@ def test_two_attempts_of_a_writer_side_by_side_do_not_disturb_each_other(store, 
                 places.extend({row["place"][0].as_py() for row in rows} for rows in both)
                 return both[believed]
 
-            return super().write(
-                pieces,
-                old,
-                SimpleNamespace(write=race, sizes=writing.sizes, part_entries=writing.part_entries),
-            )
+            return super().write(pieces, old, written_by(race, writing))
 
     rebuilt(store, Racing, max_split_bytes=5000)
     assert len(places) == 4  # two tasks, two attempts of each
