@@ -225,7 +225,11 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
         for key, content in called.items():
             batches.called[key] += content
     audited = queues.concluded(survey)
-    reached = max((queue.dispatched_to for queue in audited), default=-1) if was_killed else None
+    writer = LastWriter(is_live)
+    if was_killed:
+        reached = max((queue.dispatched_to for queue in audited), default=-1)
+        last = (file.base for file in files if file.holds(survey.end - 1))
+        writer = LastWriter.ended(reached, next(last, 0))
     return StoreAudit(
         layout,
         sizes,
@@ -238,7 +242,7 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
         batches,
         index.finish(lacking, survey) if config.message_index_enable else [],
         open_files.bad,
-        LastWriter(is_live, reached),
+        writer,
         survey.counts(
             [met],
             queue_count=len(audited),

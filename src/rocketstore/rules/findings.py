@@ -5,7 +5,7 @@ Law: a finding says what, where (file and offset), how bad, and what to do next.
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
@@ -205,24 +205,34 @@ def finding(  # noqa: PLR0913 - what, where, why; the rest have defaults
 class LastWriter(NamedTuple):
     """What is known about the writer of a store: entries that it has not written yet are no loss.
 
-    It `is_live`, at work; or it was killed when the last record of the log whose entry agrees was
-    that at `dispatched_to`, a physical offset: -1 without one, None where it was not killed.
+    It `is_live`, at work; or it ended out of order, None where not, and the next opening enters
+    every record past the physical offset `dispatched_to`, or replaces its entry.
     """
 
     is_live: bool = False
     dispatched_to: int | None = None
 
-    def judged(self, found: Finding) -> Finding:
-        """Return a finding of missing entries, as a warning where they are only not made yet.
+    @classmethod
+    def ended(cls, dispatched_to: int, file_base: int) -> Self:
+        """Return what is known of one that was killed, or lost its power.
 
-        Records are dispatched in the order of the log, so a killed writer left out none before the
-        last one that it entered. The next opening enters the others.
+        Records are dispatched in the order of the log, so a killed one left out none before
+        `dispatched_to`, the last record whose entry agrees, -1 without one. Power takes others too;
+        an opening after a crash goes back to where a file begins: at least to `file_base`, that of
+        the one in which the log ends (spec B16).
         """
+        return cls(dispatched_to=min(dispatched_to, file_base - 1))
+
+    def judged(self, found: Finding) -> Finding:
+        """Return a finding of missing entries, as a warning where they are only not made yet."""
         reached, at = self.dispatched_to, found.physical_offset
-        if reached is None or at is None or at <= reached:
-            return found
-        action = "nothing to do: the next opening writes them"
-        return msgspec.structs.replace(found, severity=Severity.WARNING, action=action)
+        return found if reached is None or at is None or at <= reached else mended(found)
+
+
+def mended(found: Finding) -> Finding:
+    """Return a finding of what the next opening puts right, as a warning."""
+    action = "nothing to do: the next opening writes them"
+    return msgspec.structs.replace(found, severity=Severity.WARNING, action=action)
 
 
 class StoreCounts(Reported, frozen=True):

@@ -75,7 +75,7 @@ def batch_queue_findings(
         queue_offset=int(entry["base_offset"]),
         physical_offset=int(entry["physical_offset"]),
     )
-    yield writer.judged(found) if kind == "queue-missing" else found
+    yield found if kind == "queue-beyond-log" else writer.judged(found)
 
 
 def _followed(called: BatchEntryArray) -> BatchEntryArray:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.rules import runs
-from rocketstore.rules.findings import Finding, LastWriter, Severity, finding, offsets_text
+from rocketstore.rules.findings import Finding, LastWriter, Severity, finding, mended, offsets_text
 from rocketstore.rules.unbacked import Unbacked, UnbackedKind
 from rocketstore.units import counted
 
@@ -34,7 +34,7 @@ def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
                 queue_id=queue.queue_id,
             )
         return
-    backed_stop = runs.stop_of(queue.backed)
+    backed_stop, made_again = runs.stop_of(queue.backed), []
     for start, stop in runs.pairs(queue.truly_missing):
         if not (writer.is_live and start >= backed_stop):
             at, reason = queue.missing_at.get(start), "records without their entry"
@@ -43,7 +43,8 @@ def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
             found = _found(
                 queue, "queue-missing", (start, stop), reason, physical_offset=at, action=action
             )
-            yield writer.judged(found)
+            yield (found := writer.judged(found))
+            made_again += [(start, stop)] if found.severity is Severity.WARNING else []
     if queue.shadowed_count:
         reason = f"{counted(queue.shadowed_count, 'record')} with a number that another one has"
         yield _found(queue, "queue-conflict", (0, 0), reason)
@@ -56,7 +57,9 @@ def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
     for run in queue.unbacked:
         is_in_motion = run.is_tail or run.kind is UnbackedKind.STALE
         if run.kind is not UnbackedKind.EXPIRED and not (writer.is_live and is_in_motion):
-            yield _run_finding(queue, run)
+            found = _run_finding(queue, run)
+            rest = runs.without(runs.joined([[(run.start, run.stop)]]), runs.joined([made_again]))
+            yield found if len(rest) else mended(found)
     yield from _numbers_findings(queue)
 
 

@@ -12,6 +12,7 @@ from rocketstore.config import BrokerRole, StoreConfig
 from rocketstore.format.checkpoint import Checkpoint, encode_checkpoint
 from rocketstore.rules.findings import Finding, Severity, VerifyReport, state_of
 from rocketstore.verification.small_files import checkpoint_findings
+from support.audit_runs import audited, keys
 from support.clock import START_MS, Clock
 from support.golden import CASES, golden_case, manifest
 from support.small_store import (
@@ -210,6 +211,25 @@ def test_a_queue_that_was_lost_besides_a_kill_is_damage(killed, lost):
     lost_ones = [f for f in missing if f.severity is Severity.DAMAGE]
     assert [f.file for f in lost_ones] == [f"consumequeue/{lost.split('/')[1]}/0"]
     assert report.exit_code == 4
+
+
+@pytest.mark.parametrize("back", [0, 1])
+@pytest.mark.parametrize("torn", [bytes(20), b"\1" * 20, bytes(8) + b"\1" * 12])
+def test_entries_that_the_power_took_are_damage_where_no_opening_makes_them_again(
+    root, offsets, torn, back
+):
+    """An opening after a crash goes back to the beginning of a file: of the last one at least."""
+    crashed(root)
+    last_file = offsets[-1] // LOG_FILE_BYTES
+    number = next(at for at, it in enumerate(offsets) if it // LOG_FILE_BYTES == last_file - back)
+    queue = f"consumequeue/Topic{number % 2}/0/{0:020}"
+    overwrite_file(root / queue, number // 2 * 20, torn)
+    of_queue = [f for f in verify(root).findings if f.kind in {"queue-missing", "queue-wrong"}]
+    assert {f.offset for f in of_queue} == {number // 2 * 20}
+    assert {f.severity for f in of_queue} == {(Severity.WARNING, Severity.DAMAGE)[back]}
+    assert keys(audited(root, CONFIG, now_ms=NOW_MS).findings) == keys(verify(root).findings)
+    open_store(root, Clock(NOW_MS)).close()
+    assert verify(root).findings == []
 
 
 def test_entries_that_are_missing_after_an_orderly_end_are_damage(killed):

@@ -262,8 +262,10 @@ class _Audit(NamedTuple):
         count = len(known) + sum(row["size"] for row in of_log)
         groups = min(MOST_TASKS, 2 + count // _ROWS_PER_TASK)
         together = about.repartition(groups, "target").sortWithinPartitions("target")
-        reached = max(row["reached"] for row in of_log) if self.places.was_aborted else None
-        writer, bounds = LastWriter(self.places.is_live, reached), view.bounds()
+        writer, bounds = LastWriter(self.places.is_live), view.bounds()
+        if self.places.was_aborted:
+            last, reached = self.places.file_at(view.end - 1), max(row["reached"] for row in of_log)
+            writer = LastWriter.ended(reached, last.base if last else 0)
         context = JudgeContext(self.common, bounds, excluded, topics, writer)
 
         def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
