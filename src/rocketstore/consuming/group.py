@@ -81,7 +81,6 @@ class Group:
     all_members: GroupMembers
 
     def __post_init__(self) -> None:
-        self.is_ended = False
         self._lock = Lock()
         self._members: list[Member] = []
         self._windows: dict[QueueKey, QueueWindow] = {}
@@ -126,12 +125,6 @@ class Group:
         self._queue_count = -1
         with contextlib.suppress(StoreClosedError):
             self.store.look_again()
-
-    def end(self) -> None:
-        """Let all consumers go, as the store closes."""
-        self.is_ended = True
-        for member in tuple(self._members):
-            self.abandon(member)
 
     def _share(self) -> None:
         """Have each member read its share of the queues there are."""
@@ -185,8 +178,6 @@ class Group:
     def next_for(self, member: Member) -> tuple[QueueKey, Delivery] | None:
         """Return the next message for a consumer, and its queue; None when there is none now."""
         with self._lock:
-            if self.is_ended:
-                return None
             if self._queue_count != self.store.queue_count:
                 self._share()
             return self._next_of(member)

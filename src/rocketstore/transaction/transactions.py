@@ -264,7 +264,6 @@ class Transactions(Service):
                 _log.info("transaction.had_ended", half=half.message_id, by=by.message_id)
                 ledger.note_ended(known(half))
                 self._owed[half.queue_offset] = None
-        ledger.advance()
         return ledger
 
     def settle(self, half: StoredMessage) -> bool:

@@ -150,7 +150,6 @@ class Preallocator:
             for file in unused:
                 rest.callback(file.drop)
                 rest.callback(file.destroy, 0, now_ms=0)
-            self._ready.clear()
 
     def _make_files(self) -> None:
         is_stopping = self.thread.stopping.is_set
