@@ -1,5 +1,6 @@
 """A directory is published as a whole or not at all."""
 
+import errno
 import itertools
 import os
 import re
@@ -64,6 +65,16 @@ def test_a_block_that_fails_leaves_nothing(tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         make()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_whose_name_cannot_be_brought_to_the_disk_is_not_there(tmp_path, monkeypatch):
+    def refuse(_: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(publishing, "sync_path", refuse)
+    with pytest.raises(StoreError, match="Input/output error"), published(str(tmp_path / "made")):
+        pass
     assert list(tmp_path.iterdir()) == []
 
 

@@ -87,6 +87,12 @@ def test_what_is_used_up_is_said_disk_or_quota(tmp_path, monkeypatch, call, make
     with pytest.raises(StoreFullError, match=f"no room for .*; free space {advice}"):
         make(tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
+    assert open_descriptors(tmp_path) == 0
+
+
+def test_a_small_file_that_was_replaced_is_open_no_more(tmp_path):
+    replace_whole(tmp_path / "small", b"content", Disk())
+    assert open_descriptors(tmp_path) == 0
 
 
 @pytest.mark.parametrize("disk", [Disk(), NoUnnamedFiles()], ids=["unnamed", "named at once"])
