@@ -18,6 +18,7 @@ from rocketstore.cli.application import run
 from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import file_name
+from rocketstore.storage.checkpoint import read_known_ends
 from support.clock import Clock
 from support.configured_store import TINY, small_config
 from support.small_store import bodies
@@ -185,6 +186,19 @@ def test_what_somebody_else_wrote_since_makes_the_memory_count_as_none(whole, tm
     with open_store(root, clock) as store:
         assert store.next_queue_offset(IDLE, 0) == 3
         assert bodies(store, IDLE) == {number: b"again %d" % number for number in range(3)}
+
+
+@pytest.mark.parametrize("remembered", [False, True])
+def test_an_opening_remembers_what_it_found_and_that_the_store_is_in_use(
+    whole, tmp_path, remembered
+):
+    root, clock = damaged(whole, tmp_path, clean=True, remembered=remembered)
+    closed = read_known_ends(whole[0])
+    with open_store(root, clock):  # which may be killed before its first flush
+        known = read_known_ends(root)
+    assert closed.is_closed
+    assert not known.is_closed
+    assert (known.log_end, sorted(known.queues)) == (closed.log_end, sorted(closed.queues))
 
 
 def test_a_damaged_memory_counts_as_none(whole, tmp_path):
