@@ -11,6 +11,7 @@ import pytest
 from rocketstore import Message, MessageStore
 from rocketstore.config import FlushDiskType
 from rocketstore.errors import FlushFailedError, StoreError
+from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.results import PutMessageStatus
 from support.broker_desk import SEND, Desk
 from support.small_store import CONFIG
@@ -69,6 +70,17 @@ def test_a_root_that_is_gone_ends_puts_with_the_log_file_and_makes_nothing_there
     assert left_at(root) == []
     with open_store(moved) as again:
         assert again.next_queue_offset("orders", 0) == count + 1
+
+
+@pytest.mark.parametrize("call", ["create_file", "create_unnamed", "make_directory"])
+def test_no_call_that_makes_a_file_or_directory_passes_over_a_root_that_is_gone(tmp_path, call):
+    (tmp_path / "store").mkdir()
+    disk = Disk()
+    disk.hold(tmp_path / "store")
+    unmount(tmp_path / "store")
+    with pytest.raises(StoreError, match=GONE):
+        getattr(disk, call)(tmp_path / "store" / "new")
+    assert left_at(tmp_path / "store") == []
 
 
 def replace(file: Path) -> None:
