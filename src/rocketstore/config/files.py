@@ -197,13 +197,8 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
         default.consume_queue_file_bytes,
     )
     if queue % ENTRY_SIZE_BYTES and seen.consume_queue is not None:
-        raise ConfigError(
-            f"{seen.consume_queue.path} has {queue} bytes, which are not whole entries of "
-            f"{ENTRY_SIZE_BYTES} bytes",
-            key="mappedFileSizeConsumeQueue",
-            value=queue,
-            hint="set the size with --set mappedFileSizeConsumeQueue=… and repair the store",
-        )
+        why = f"which are not whole entries of {ENTRY_SIZE_BYTES} bytes"
+        raise _tells_nothing(seen.consume_queue, "mappedFileSizeConsumeQueue", why)
     log = resolve_size(
         "mappedFileSizeCommitLog",
         config.mapped_file_size_commit_log,
@@ -211,13 +206,14 @@ def resolve_sizes(config: StoreConfig, observed: ObservedSizes | None = None) ->
         default.commit_log_file_bytes,
     )
     if seen.commit_log is not None and log < LEAST_LOG_FILE_BYTES:
-        raise ConfigError(
-            f"{seen.commit_log.path} has {log} bytes, fewer than a file of the log: it was cut off",
-            key="mappedFileSizeCommitLog",
-            value=log,
-            hint="set the size with --set mappedFileSizeCommitLog=… and repair the store",
-        )
+        why = "fewer than a file of the log: it was cut off"
+        raise _tells_nothing(seen.commit_log, "mappedFileSizeCommitLog", why)
     return StoreSizes(log, queue, *_resolve_index(config, seen.index_file, default))
+
+
+def _tells_nothing(seen: FileObservation, key: str, why: str) -> ConfigError:
+    what, hint = f"{seen.path} has {seen.size} bytes, {why}", f"set the size with --set {key}=…"
+    return ConfigError(what, key=key, value=seen.size, hint=f"{hint} and repair the store")
 
 
 def resolve_size(key: str, wanted: int | None, seen: FileObservation | None, default: int) -> int:

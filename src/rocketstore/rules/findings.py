@@ -216,10 +216,9 @@ class LastWriter(NamedTuple):
     def ended(cls, dispatched_to: int, file_base: int) -> Self:
         """Return what is known of one that was killed, or lost its power.
 
-        Records are dispatched in the order of the log, so a killed one left out none before
-        `dispatched_to`, the last record whose entry agrees, -1 without one. Power takes others too;
-        an opening after a crash goes back to where a file begins: at least to `file_base`, that of
-        the one in which the log ends (spec B16).
+        `dispatched_to` is the last record whose entry agrees: a killed one left out none before it.
+        Power takes others, but an opening goes back to `file_base`, that of the last file, at least
+        (spec B16).
         """
         return cls(dispatched_to=min(dispatched_to, file_base - 1))
 

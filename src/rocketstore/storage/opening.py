@@ -19,12 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.at_once import at_once
 from rocketstore.config import RecoveryPolicy, StoreConfig, resolve_sizes
-from rocketstore.config.files import (
-    LOOKED_AT_QUEUES,
-    ObservedSizes,
-    commonest,
-    usual_log_file,
-)
+from rocketstore.config.files import LOOKED_AT_QUEUES, ObservedSizes, commonest, usual_log_file
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
@@ -279,9 +274,8 @@ def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
     queues = (file_lengths([root / key.topic / str(key.queue_id)]) for key in listed_queues(root))
     log, some = file_lengths(layout.log_directories), islice(filter(None, queues), LOOKED_AT_QUEUES)
     index_size = None if slots is None or items is None else IndexLayout(slots, items).size_bytes
-    queue_size = config.mapped_file_size_consume_queue
     return ObservedSizes(
         usual_log_file(made_files(log, config.mapped_file_size_commit_log)),
-        commonest(made_files(chain.from_iterable(some), queue_size)),
+        commonest(made_files(chain.from_iterable(some), config.mapped_file_size_consume_queue)),
         commonest(made_files(listed_index_files(layout.index, []).items(), index_size)),
     )
