@@ -62,7 +62,7 @@ def map_batches(
             # Spark interprets a batch by the schema, whatever the batch's own types are.
             yield from (rows.cast(columns) for rows in work(batches))
 
-    return frame.mapInArrow(apply, _struct(schema))
+    return frame.mapInArrow(apply, _struct(columns))
 
 
 def aggregated(frame: DataFrame, keys: Sequence[str], **made: str) -> DataFrame:
@@ -89,23 +89,23 @@ def task_rows(spark: SparkSession, tasks: Sequence[object]) -> Any:
     numbers = pa.array((at * count // len(tasks) for at in range(len(tasks))), pa.int32())
     pickled = pa.array([pickle.dumps(task, pickle.HIGHEST_PROTOCOL) for task in tasks], pa.binary())
     rows = pa.table({"number": numbers, "task": pickled})
-    return arrow_frame(spark, rows, "number INT, task BINARY").repartitionById(count, "number")
+    return arrow_frame(spark, rows).repartitionById(count, "number")
 
 
-def arrow_frame(spark: SparkSession, table: pa.Table, schema: str) -> DataFrame:
+def arrow_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """Return a table as a DataFrame; Spark Connect takes no empty one without its schema."""
     try:
-        return spark.createDataFrame(table, _struct(schema))
+        return spark.createDataFrame(table, _struct(table.schema))
     except ValueError as error:  # of pyarrow, which is handed a setting of no limit as it is
         hint = "Spark reads no Python source then either; set it to 10000, its default"
         raise ConfigError(f"{_BATCH} is 0 or less", key=_BATCH, hint=hint) from error
 
 
-def _struct(schema: str) -> Any:
-    """Return DDL as a type of Spark's: a session may reserve words of it that are names here."""
+def _struct(columns: pa.Schema) -> Any:
+    """Return columns as a type of Spark's; not by DDL, of which a session may reserve words."""
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - needs PySpark
 
-    return from_arrow_schema(arrow_schema(schema))
+    return from_arrow_schema(columns)
 
 
 @contextmanager

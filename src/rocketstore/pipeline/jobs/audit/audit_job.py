@@ -258,7 +258,7 @@ class _Audit(NamedTuple):
         rows = audit_work.as_batches(self._known(), FACTS)
         known = pa.Table.from_batches(rows, arrow_schema(FACTS)).combine_chunks()
         about = facts.filter("kind NOT IN ('log', 'index')")
-        about = about.unionByName(arrow_frame(self.spark, known, FACTS))
+        about = about.unionByName(arrow_frame(self.spark, known))
         count = len(known) + sum(row["size"] for row in of_log)
         groups = min(MOST_TASKS, 2 + count // _ROWS_PER_TASK)
         together = about.repartition(groups, "target").sortWithinPartitions("target")
@@ -407,7 +407,7 @@ def _write_report(
     columns = arrow_schema(FINDINGS)
     added = pa.Table.from_pylist([one.to_dict() for one in own], schema=columns)
     found = judged.filter("kind IS NOT NULL").select(*columns.names)
-    found = found.unionByName(arrow_frame(judged.sparkSession, added, FINDINGS))
+    found = found.unionByName(arrow_frame(judged.sparkSession, added))
     queues = judged.filter("recordCount IS NOT NULL").select(*arrow_schema(QUEUES).names)
     for rows, order, schema, name in (
         (found, ("severity", "kind", "file", "offset"), FINDINGS, "findings"),

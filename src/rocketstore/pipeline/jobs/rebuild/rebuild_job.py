@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from rocketstore.rules.log_rules import LogView
 
 _PARTITION_BYTES: Final = 32 * MiB
-_PIECES_SCHEMA: Final = "piece BIGINT, before BIGINT"
 PART_ENTRIES: Final = 1 << 24
 """Of a queue that several writers make: 320 MiB. A shorter queue has one writer."""
 
@@ -309,10 +308,10 @@ class LogRows:
 
         is_item = f"target = X'{INDEX_TARGET.hex()}'"
         kept = self._rows.where(f"target <> X'{FACTS_TARGET.hex()}' AND count >= 0")
-        numbered = arrow_frame(self._spark, numbered_pieces(pieces), _PIECES_SCHEMA)
+        numbered = arrow_frame(self._spark, numbered_pieces(pieces))
         kept = kept.join(f.broadcast(numbered), "piece")
         names = pa.array([QUEUE_TARGET + os.fsencode(name) for name in old], pa.binary())
-        whole = arrow_frame(self._spark, pa.table({"target": names}), "target BINARY")
+        whole = arrow_frame(self._spark, pa.table({"target": names}))
         count, size = sum(one.entry_count + one.item_count for one in pieces), writing.part_entries
         if count > size:
             long = f.broadcast(_long_queues(kept, size))
