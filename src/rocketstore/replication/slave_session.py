@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 _SIGNS_WITHOUT_BYTES: Final = 2
 """A master of 4.9 may send one heartbeat before the bytes it was asked for."""
 
+_SIGNS_MS: Final = 2000
+"""Nor does one that is being closed send bytes; it is so for a second."""
+
 
 @dataclass(eq=False)
 class SlaveSession:
@@ -53,6 +56,7 @@ class SlaveSession:
 
     def __post_init__(self, now_ms: int) -> None:
         log = self._log
+        self._began_ms = now_ms
         self._signs = Signs(self._limits, now_ms)
         self.next_due_ms = self._signs.next_due_ms
         # The beginning of a frame, and how long that is; 0 unknown.
@@ -104,7 +108,7 @@ class SlaveSession:
                 if offset == HELLO:
                     self._answer(Welcome.decode(bytes(body)))
                 else:
-                    self._take(offset, body)
+                    self._take(offset, body, now_ms)
             position = start + size
             self._signs.heard_ms = now_ms  # not for a part of one: it may come byte by byte
             self._has_heard = True
@@ -140,7 +144,7 @@ class SlaveSession:
             self._reported = self._next
         self._greeting += NUMBER.pack(self.identity) + NUMBER.pack(self._next)
 
-    def _take(self, offset: int, body: memoryview) -> None:
+    def _take(self, offset: int, body: memoryview, now_ms: int) -> None:
         if self._next < 0:
             self._begin(offset)
         if offset != self._next:
@@ -148,7 +152,7 @@ class SlaveSession:
             trouble = Trouble.PROTOCOL if self._next else Trouble.TOO_OLD
             raise PeerError(trouble, f"bytes of physical offset {offset}, expected {self._next}")
         if not body:
-            self._note_sign_without_bytes()
+            self._note_sign_without_bytes(now_ms)
             return
         if offset % self._log.file_size + len(body) > self._log.file_size:
             raise PeerError(
@@ -184,12 +188,13 @@ class SlaveSession:
         self.is_following = offset + size >= self._intake.end
         return size
 
-    def _note_sign_without_bytes(self) -> None:
+    def _note_sign_without_bytes(self, now_ms: int) -> None:
         """Give up a master of 4.9 that does not send the bytes at this log's end."""
         if self.is_following:
             return
         self._signs_without_bytes += 1
-        if self._signs_without_bytes >= _SIGNS_WITHOUT_BYTES:
+        is_late = now_ms - self._began_ms >= _SIGNS_MS
+        if is_late and self._signs_without_bytes >= _SIGNS_WITHOUT_BYTES:
             raise PeerError(
                 Trouble.AHEAD,
                 f"the master sends nothing from {self._next} on, where this log, which ends at "
