@@ -40,8 +40,7 @@ class DelayWriter(LineProcess):
     program = __file__
 
     def __init__(self) -> None:
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-        super().__init__([sys.executable, "-W", "ignore", self.program], environment=environment)
+        super().__init__([sys.executable, "-W", "ignore", self.program])
 
     def run(self, root: Path, *, life: int, steps: int) -> dict[str, Any]:
         """Open a store, work with it, and be killed at a step; say how it ended."""
