@@ -18,13 +18,12 @@ cdef class SendReader:
     cdef Py_ssize_t at, stop
     cdef str group, topic, template
     cdef object properties
-    cdef long long queue_count, queue_id, sys_flag, born, flag, times, most_times
-    cdef bint is_unit, is_batch
+    cdef long long numbers[13]
     cpdef read(self, object frames, Py_ssize_t start, Py_ssize_t header_stop, Py_ssize_t stop)
     @cython.locals(
         code=cython.longlong, opaque=cython.longlong, flag=cython.longlong, version=cython.longlong,
         language_at=Py_ssize_t, language_size=Py_ssize_t, seen=int, bit=int, is_more=cython.bint, at=Py_ssize_t,
-        size=Py_ssize_t
+        size=Py_ssize_t, times=cython.longlong, most_times=cython.longlong
     )
     cdef command_of(self, Py_ssize_t stop)
     @cython.locals(seen=int, is_more=cython.bint, at=Py_ssize_t, size=Py_ssize_t, letter=int)

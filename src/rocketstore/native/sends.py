@@ -37,7 +37,8 @@ class SendReader:
 
     `make_command` takes code, opaque, flag, fields, remark, language, version, kind, body and
     header in this order, `make_header` the fields of a send in the order of their letters.
-    `languages` are those that have a name. It `is_open` where it is compiled: interpreted, the
+    `languages` are those that have a name. Numbers and booleans of a send are held in `numbers`, each
+    at the place of its letter in the alphabet. It `is_open` where it is compiled: interpreted, the
     general way is faster.
     """
 
@@ -49,6 +50,8 @@ class SendReader:
         self.make_header = make_header
         self.kind = kind
         self.languages = dict(languages)
+        if not cython.compiled:
+            self.numbers: Any = [NONE] * 13
         self.is_open = cython.compiled
 
     def read(self, frames: Any, start: int, header_stop: int, stop: int) -> Any:
@@ -106,10 +109,12 @@ class SendReader:
         if language is None:
             return None
         body = view.copy_of(self.data, self.stop, stop - self.stop)
+        times, most_times = self.numbers[9], self.numbers[11]
         header = self.make_header(
-            self.group, self.topic, self.template, self.queue_count, self.queue_id, self.sys_flag,
-            self.born, self.flag, self.properties, self.times if self.times >= 0 else None,
-            self.is_unit, self.most_times if self.most_times >= 0 else None, self.is_batch,
+            self.group, self.topic, self.template, self.numbers[3], self.numbers[4],
+            self.numbers[5], self.numbers[6], self.numbers[7], self.properties,
+            times if times >= 0 else None, self.numbers[10] != 0,
+            most_times if most_times >= 0 else None, self.numbers[12] != 0,
         )  # fmt: skip
         return self.make_command(
             code, opaque, flag, None, None, language, version, self.kind, body, header
@@ -117,8 +122,8 @@ class SendReader:
 
     def read_fields(self) -> bool:
         """Read the custom fields; return whether all are there, each once, and usual."""
-        self.times = self.most_times = NONE
-        self.is_unit = self.is_batch = False
+        self.numbers[9] = self.numbers[11] = NONE
+        self.numbers[10] = self.numbers[12] = False
         self.properties = None
         seen = 0
         if not self.takes(0x7B):
@@ -160,30 +165,11 @@ class SendReader:
             return True
         if letter == 10 or letter == 12:
             is_true = self.is_name(_TRUE, at, size)
-            if letter == 10:
-                self.is_unit = is_true
-            else:
-                self.is_batch = is_true
+            self.numbers[letter] = is_true
             return is_true or self.is_name(_FALSE, at, size)
         number = self.digits(at, size, 18)
-        if letter == 6:
-            self.born = number
-            return number >= 0
-        if number < 0 or number > _MOST_INT32:
-            return False
-        if letter == 3:
-            self.queue_count = number
-        elif letter == 4:
-            self.queue_id = number
-        elif letter == 5:
-            self.sys_flag = number
-        elif letter == 7:
-            self.flag = number
-        elif letter == 9:
-            self.times = number
-        else:
-            self.most_times = number
-        return True
+        self.numbers[letter] = number
+        return number >= 0 and (letter == 6 or number <= _MOST_INT32)
 
     # --- JSON, of which only the usual forms are known ------------------------------------------
 
