@@ -37,7 +37,7 @@ class SendReader:
 
     `make_command` takes code, opaque, flag, fields, remark, language, version, kind, body and
     header in this order, `make_header` the fields of a send in the order of their letters.
-    `languages` are those that have a name. Numbers and booleans of a send are held in `numbers`, each
+    `languages` are those that have a name. Numbers and booleans of a send stand in `numbers`, each
     at the place of its letter in the alphabet. It `is_open` where it is compiled: interpreted, the
     general way is faster.
     """
@@ -101,9 +101,7 @@ class SendReader:
             is_more = self.takes(0x2C)
         if not self.takes(0x7D) or self.at != self.stop:
             return None
-        if seen & 63 != 63 or code < 0 or flag < 0 or opaque < 0 or version < 0:
-            return None
-        if language_size < 0:
+        if seen & 63 != 63 or min(code, flag, opaque, version, language_size) < 0:
             return None
         language = self.languages.get(view.ascii_of(self.data, language_at, language_size))
         if language is None:
