@@ -22,7 +22,7 @@ from rocketstore.rules.newer import NEWER_FILES
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.storage.read_only import ReadOnlyStore
-from rocketstore.storage.reading.messages import messages_of
+from rocketstore.storage.reading.reader import messages_of
 from rocketstore.transaction.ledger import open_transactions
 from rocketstore.units import QueueKey
 from support.audit_runs import audited

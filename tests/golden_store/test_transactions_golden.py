@@ -8,7 +8,7 @@ from rocketstore.message import Message
 from rocketstore.native.log_end import Record
 from rocketstore.rules.half_messages import ended_by
 from rocketstore.rules.waiting import real_queue
-from rocketstore.storage.reading.messages import messages_of
+from rocketstore.storage.reading.reader import messages_of
 from rocketstore.transaction.ledger import read_ledger
 from rocketstore.transaction.records import (
     HALF,

@@ -9,9 +9,12 @@ from rocketstore.native.log_end import LogEnd
 from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file import MappedFile
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
+from rocketstore.storage.files.pread_files import OpenFiles
 from rocketstore.storage.index.index_service import IndexService
+from rocketstore.storage.index.pread_index import PreadIndex
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.queues.queue_table import ConsumeQueueTable
+from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.reading.reader import Reader
 
 
@@ -52,13 +55,13 @@ def mapped_reader(root: Path, *, end: int | None = None) -> Reader:
         log_min_offset=lambda: log.min_offset,
     )
     queues.load()
-    index = None
+    index = PreadIndex(root / "index", OpenFiles())
     if any((root / "index").glob("*")):
         index = IndexService(
             root / "index", layout_of(_size_of_files(root / "index")), disk=disk, clock=lambda: 0
         )
         index.load()
-    return Reader(StoreLayout.of(root), StoreConfig(), log, queues, index)
+    return Reader(StoreLayout.of(root), StoreConfig(), log, queues, index, TopicKinds())
 
 
 def _size_of_files(directory: Path) -> int:

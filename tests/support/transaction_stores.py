@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rocketstore import MessageStore, PutMessageStatus, PutResult, StoreConfig, StoredMessage
-from rocketstore.storage.reading.messages import messages_of
+from rocketstore.storage.reading.reader import messages_of
 from rocketstore.transaction.records import HALF, OP
 from rocketstore.units import QueueKey
 from support.clock import Clock

@@ -30,7 +30,7 @@ from rocketstore.errors import StoreError, UnsupportedEnvironmentError
 from rocketstore.message import Message
 from rocketstore.message_store import MessageStore
 from rocketstore.replication.master import MasterService
-from rocketstore.storage.reading.messages import messages_of
+from rocketstore.storage.reading.reader import messages_of
 from rocketstore.units import MiB, QueueKey
 
 DEMO_MARKER: Final = ".rocketstore-demo"

@@ -86,7 +86,7 @@ def get(
         Tag expression, for example ``created || paid``.
     """
     from rocketstore.cli.bodies import show_body
-    from rocketstore.storage.reading.messages import messages_of
+    from rocketstore.storage.reading.reader import messages_of
 
     with options.open(store) as reader:
         queues_of(reader, topic, queue, options.output)
@@ -262,7 +262,7 @@ def last_messages(
 
     With `tags` those of the last `count` messages of each queue that match.
     """
-    from rocketstore.storage.reading.messages import messages_of
+    from rocketstore.storage.reading.reader import messages_of
 
     messages: list[StoredMessage] = []
     ends: dict[int, int] = {}

@@ -27,7 +27,7 @@ from rocketstore.events import get_logger
 from rocketstore.rules.half_messages import PRODUCER_GROUP
 from rocketstore.rules.waiting import copy_of, real_queue
 from rocketstore.storage.attached import Service
-from rocketstore.storage.reading.messages import messages_of
+from rocketstore.storage.reading.reader import messages_of
 from rocketstore.storage.threads import Periodic
 from rocketstore.transaction.records import (
     DISCARDED,

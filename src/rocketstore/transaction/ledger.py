@@ -27,7 +27,7 @@ from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.rules.half_messages import TRANSACTION_GROUP, Half, Halves, ended_by, is_final_of
 from rocketstore.rules.waiting import delayed, real_queue, waiting_offsets
-from rocketstore.storage.reading.messages import messages_of
+from rocketstore.storage.reading.reader import messages_of
 from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.transaction.records import DISCARDED, HALF, OP, final_record, known
 from rocketstore.units import QueueKey

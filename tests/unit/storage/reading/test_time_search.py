@@ -10,6 +10,7 @@ from rocketstore.config import StoreConfig
 from rocketstore.format.queue_entry import FILLER
 from rocketstore.scan.queue_search import QueueSearch
 from rocketstore.storage.layout import StoreLayout
+from rocketstore.storage.queues.topic_kinds import TopicKinds
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import Reader
 from rocketstore.units import QueueKey
@@ -68,7 +69,8 @@ class TimedQueue(QueueSearch):
 
 
 def offset_at(log: MemoryLog, queue: TimedQueue, moment: int) -> int:
-    reader = Reader(StoreLayout.of("store"), StoreConfig(), log, {QUEUE: queue}, None)
+    layout, index = StoreLayout.of("store"), SimpleNamespace(is_mapped=False)
+    reader = Reader(layout, StoreConfig(), log, {QUEUE: queue}, index, TopicKinds())
     return reader.offset_at(*QUEUE, moment)
 
 
