@@ -19,6 +19,7 @@ from rocketstore.config import RecoveryPolicy
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.file_name import file_name
 from rocketstore.storage.checkpoint import read_known_ends
+from rocketstore.storage.read_only import ReadOnlyStore
 from support.clock import Clock
 from support.configured_store import TINY, small_config
 from support.small_store import bodies
@@ -97,8 +98,10 @@ def damaged(
     """Return a copy to be damaged."""
     root = copy_tree(whole[0], tmp_path / "store")
     if not clean:
-        # The last writer died after it had opened the store.
-        open_store(root, Clock(whole[1])).abandon()
+        # The last writer died after it had opened the store, and put a message.
+        store = open_store(root, Clock(whole[1]))
+        store.put(Message(topic="Last", body=b"x"))
+        store.abandon()
         assert (root / "abort").exists()
     if not remembered:
         (root / "known-ends").unlink()
@@ -171,8 +174,9 @@ def test_a_repair_makes_it_again(whole, tmp_path, loss, policy):
     check_whole(root, clock, policy)
 
 
-def test_what_somebody_else_wrote_since_makes_the_memory_count_as_none(whole, tmp_path):
-    root, clock = damaged(whole, tmp_path, clean=True)
+@pytest.mark.parametrize("clean", BOTH_ENDS)
+def test_what_somebody_else_wrote_since_makes_the_memory_count_as_none(whole, tmp_path, clean):
+    root, clock = damaged(whole, tmp_path, clean=clean)
     memory = (root / "known-ends").read_bytes()
     # What a broker of 4.9 leaves that deleted a topic and stored three messages in it again.
     (root / "known-ends").unlink()
@@ -183,6 +187,10 @@ def test_what_somebody_else_wrote_since_makes_the_memory_count_as_none(whole, tm
             result = store.put(Message(topic=IDLE, body=b"again %d" % number), queue_id=0)
             assert result.queue_offset == number
     (root / "known-ends").write_bytes(memory)
+    if not clean:
+        (root / "abort").touch()
+    with ReadOnlyStore.open(root) as reader:
+        assert list(reader.cut_short()) == []
     with open_store(root, clock) as store:
         assert store.next_queue_offset(IDLE, 0) == 3
         assert bodies(store, IDLE) == {number: b"again %d" % number for number in range(3)}

@@ -9,8 +9,8 @@ Page: docs/format/directory.md.
 """
 
 import zlib
-from collections.abc import Callable
-from typing import Final, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -60,13 +60,21 @@ class KnownEnds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
         found = (at for at, checksum in reversed(self.ties) if tie_at(read, at) == checksum)
         return next(found, None if self.log_end else 0)
 
-    def goes_on(self, read: ReadLog, last_base: int) -> bool:
-        """Whether a log, whose last file begins at `last_base`, has a record or a BLANK at its end.
+    def goes_on(self, read: ReadLog, files: Sequence[Any]) -> bool:
+        """Whether a log of these files has a record or a BLANK at its end, or a later file."""
+        head = read(self.log_end, _HEAD_BYTES)  # neither begins with eight zeros
+        return any(head) if head else bool(files) and files[-1].base > self.log_end
 
-        Where no file has that end, a later file says it.
+    def is_deleted(self, ends: QueueEnds, queue: Any, *, by_others: bool) -> bool:
+        """Whether another program deleted a queue, or deleted it and made it again.
+
+        One that was made again begins with a number given before, of a record after `log_end`. One
+        that is gone was deleted where it is sure that the log goes on `by_others`, else it is lost.
         """
-        head = read(self.log_end, _HEAD_BYTES)
-        return any(head) if head else last_base > self.log_end  # neither begins with eight zeros
+        first = queue and queue.entry(queue.first_offset)
+        if not first:
+            return by_others
+        return bool(first.physical_offset >= self.log_end and queue.first_offset < ends.next)
 
 
 OF_NO_LOG: Final = KnownEnds(1, is_closed=False, log_end=-1, queues=[], index_files=None)

@@ -81,8 +81,7 @@ def read_known_ends(store: StorePlace) -> set[QueueKey] | None:
         return None
     segments = list_segments(store)
     read = partial(log_bytes, store, segments)
-    last_base = segments[-1].base if segments else 0
-    was_open = store.is_open and not known.is_closed
-    if known.tied_up_to(read) is None or (not was_open and known.goes_on(read, last_base)):
+    by_others = known.goes_on(read, segments) and (known.is_closed or not store.is_open)
+    if known.tied_up_to(read) is None or by_others:
         return None
     return {key for key, ends in known.queues if ends.next > 0}

@@ -162,17 +162,19 @@ class ReadOnlyStore(Reader):
         known = None
         with contextlib.suppress(StoreError):  # to read messages it is not needed
             known = read_known_ends(self.layout.root)
-        if known is None or not known.ties or may_have_writer(self.layout.lock):
+        log, read = self._pread_log, self._pread_log.files.read
+        is_meant = known and known.ties and known.tied_up_to(read) == known.last_tie
+        if known is None or not is_meant or may_have_writer(self.layout.lock):
             return
-        log = self._pread_log
-        if known.tied_up_to(log.files.read) != known.last_tie:
-            return
+        by_others = known.goes_on(read, log.files.files)
+        by_others &= known.is_closed or not self.has_abort_file
         is_as_long = known.ties[0][0] == log.min_offset  # no file has expired since
         for key, ends in known.queues:
             if topic in {None, key.topic}:
                 queue = log.queues.get(key)
                 first, stop = (0, 0) if queue is None else (queue.first_offset, queue.written_end)
-                if stop < ends.next or (is_as_long and first > ends.first):
+                is_short = stop < ends.next or (is_as_long and first > ends.first)
+                if is_short and not known.is_deleted(ends, queue, by_others=by_others):
                     yield key, (first, stop), (ends.first, ends.next)
 
     @property

@@ -1,6 +1,7 @@
 """``known-ends`` counts as far as it is tied to the log."""
 
 import zlib
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_a_log_is_the_one_meant_up_to_the_last_tie_that_it_has(ends, tied):
     [(220, 0, True), (5, 0, False), (420, 0, False), (420, 512, True), (420, 420, False)],
 )
 def test_a_log_goes_on_where_a_record_or_a_later_file_follows(log_end, last_base, goes_on):
-    assert ends_of(log_end=log_end).goes_on(read, last_base) is goes_on
+    assert ends_of(log_end=log_end).goes_on(read, [SimpleNamespace(base=last_base)]) is goes_on
 
 
 def test_what_was_written_is_read_and_what_is_not_whole_is_not():

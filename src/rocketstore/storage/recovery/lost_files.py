@@ -31,7 +31,7 @@ from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.recovery.log_survey import store_time_of
 
 if TYPE_CHECKING:
-    from rocketstore.format.known_ends import KnownEnds, QueueEnds
+    from rocketstore.format.known_ends import KnownEnds
     from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexFile, IndexService
@@ -79,7 +79,7 @@ class LostFiles:
     def __post_init__(self, known: KnownEnds | None) -> None:
         self._log_min = self._log.min_offset
         self._walk_from, self._is_known = None, True
-        read, files = self._log.read, self._log.files
+        read = self._log.read
         tied = None if known is None else known.tied_up_to(read)
         self.is_of_another_log = known is not None and tied is None
         if self.is_of_another_log:
@@ -87,13 +87,16 @@ class LostFiles:
         self._known_queues = {} if known is None else dict(known.queues)
         self._known_index = dict((known and known.index_files) or ())
         self.known_batches = {} if known is None else dict(known.batch_queues)
-        goes_on = known is not None and known.goes_on(read, files[-1].base if files else 0)
+        goes_on = known is not None and known.goes_on(read, self._log.files)
         if known is not None and (goes_on or tied != known.last_tie):
             self._walk_from = tied or 0  # queues may be older than what follows
-        if known is not None and goes_on and (self.clean or known.is_closed):
-            # Another program wrote, or the file is an older one.
-            self._known_index, self.known_batches, self._is_known = {}, {}, False
-            self._known_queues = dict(self._not_made_again(known))
+        if known is not None and goes_on:
+            # Another program wrote, or the file is an older one; after a crash that is not sure.
+            if by_others := self.clean or known.is_closed:
+                self._known_index, self.known_batches, self._is_known = {}, {}, False
+            for key, ends in known.queues:
+                if known.is_deleted(ends, self._queues.get(key), by_others=by_others):
+                    del self._known_queues[key]
         self._is_known &= bool(self._known_queues)
         self._lost: list[_LostQueue] = []
 
@@ -158,14 +161,6 @@ class LostFiles:
         return kept
 
     # --- queues ---------------------------------------------------------------------------------
-
-    def _not_made_again(self, known: KnownEnds) -> Iterator[tuple[QueueKey, QueueEnds]]:
-        """Yield the known queues that no other program has deleted, or deleted and made again."""
-        for key, ends in known.queues:
-            queue = self._queues.get(key)
-            first = None if queue is None else queue.entry(queue.first_offset)
-            if first is not None and first.physical_offset < known.log_end:
-                yield key, ends
 
     def _lost_queues(self, *, judges_entries: bool) -> Iterator[_LostQueue]:
         for queue in self._queues.all():

@@ -331,15 +331,12 @@ class _Recovery:
         self._kept |= self.queues.end_at(
             end, clean_after=not self.clean, keeps_places=self.keeps_places, old=leftovers
         )
+        # Past the end they go with the tail; their entries must go in either case.
+        leftovers = [one for one in leftovers if one.start < end]
         self.findings += cut_log(
-            self.parts.log_files,
-            end,
-            # Past the end they go with the tail; their entries must go in either case.
-            leftovers=[one for one in leftovers if one.start < end],
-            evidence=self.copies,
-            now_ms=self.now_ms,
-            data_stop=self._data_stop,
-        )
+            self.parts.log_files, end, leftovers=leftovers, evidence=self.copies,
+            now_ms=self.now_ms, data_stop=self._data_stop,
+        )  # fmt: skip
         if index.files and index.end_physical_offset >= end:
             self._truncate_index(end)
 
@@ -401,9 +398,8 @@ class _Recovery:
             at, size = first * ENTRY_SIZE_BYTES, (stop - first) * ENTRY_SIZE_BYTES
             reason = f"{offsets_text(first, stop)}: given out to what was lost with the log's end"
             action = f"they stay as places of lost records; the next message gets {stop}"
-            self.findings.append(
-                Finding(Severity.DAMAGE, "queue-kept", name, at, size, reason, action)
-            )
+            found = Finding(Severity.DAMAGE, "queue-kept", name, at, size, reason, action)
+            self.findings.append(found)
 
     def _note_rebuild(self, reason: str) -> None:
         """Have the log dispatched from its first byte on, also after an interruption."""
@@ -445,13 +441,11 @@ class _Recovery:
 
     def _crash_start(self) -> int:
         parts, last = self.parts, self._last_with_data()
+        files = [file for file in parts.log_files.files if file.base <= last.base]
         return crash_start(
-            [file for file in parts.log_files.files if file.base <= last.base],
-            self.checkpoint,
-            index_enabled=parts.config.message_index_enable,
-            has_index=bool(parts.index.files),
-            now_ms=self.now_ms,
-        )
+            files, self.checkpoint, index_enabled=parts.config.message_index_enable,
+            has_index=bool(parts.index.files), now_ms=self.now_ms,
+        )  # fmt: skip
 
     def _last_with_data(self) -> MappedFile:
         files = self.parts.log_files.files
@@ -484,11 +478,9 @@ class _Recovery:
         start, end, why = compatible_end(files, parts.config, crash)
         if end < self._data_limit() or why not in {"unwritten", "the last file is full"}:
             size = max(self._files_stop() - end, 0)
-            reason = f"4.9.3 ends here: {why}"
-            action = "what follows is copied to repair/ and cut"
-            self.findings.append(
-                Finding(Severity.WARNING, "log-end", *self._position_of(end), size, reason, action)
-            )
+            why_and_how = f"4.9.3 ends here: {why}", "what follows is copied to repair/ and cut"
+            where = self._position_of(end)
+            self.findings.append(Finding(Severity.WARNING, "log-end", *where, size, *why_and_how))
         self._cut(end, [])
         if self.clean:
             start = min(max(parts.queues.max_physical_offset, parts.log_files.min_offset), end)
