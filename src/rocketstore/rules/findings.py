@@ -101,7 +101,7 @@ KINDS: Final = {
     "index-order": Kind(_D, _AGAIN),
     "index-wrong": Kind(_D, _AGAIN),
     "index-stale": Kind(_W, _AGAIN),
-    "index-missing": Kind(_W, "repair makes them, an opening after a crash only the newest"),
+    "index-missing": Kind(_W, "repair makes them; the next opening after a crash the newest"),
     "index-extra": Kind(_W, "move it away"),
     "checkpoint": Kind(_W, "repair writes it again; until then recovery goes back further"),
     "checkpoint-ahead": Kind(
