@@ -8,6 +8,7 @@ import shutil
 import struct
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rocketstore import Message, MessageStore, verify_store
@@ -77,6 +78,15 @@ def check_found(store: MessageStore, count: int) -> None:
         assert found.queue_offset == number
         at = found.store_timestamp_ms
         assert store.find("T", key=f"k{number}", begin_ms=at, end_ms=at) == [found]
+
+
+@pytest.mark.parametrize(("clean", "policy"), HOW)
+def test_an_opening_that_indexes_nothing_keeps_what_is_indexed(whole, tmp_path, clean, policy):
+    root, clock = damaged(whole, tmp_path, clean=clean)
+    config = msgspec.structs.replace(CONFIG, message_index_enable=False)
+    with MessageStore.open(root, config, clock=clock, threads=False, policy=policy) as store:
+        check_found(store, COUNT)
+    check_whole(root, clock, policy)
 
 
 @pytest.mark.parametrize(("clean", "policy"), HOW)

@@ -306,9 +306,10 @@ class _Recovery:
 
     def _settle(self, start: int) -> int:
         """Let log, queues and index agree from `start` on; return where the log ends."""
-        if not self.clean or self.lost.is_of_another_log:
-            self._truncate_index(start)
         limit = max(start, self._data_limit())
+        index_start = start if self.parts.index.is_enabled else limit  # else nothing is put again
+        if not self.clean or self.lost.is_of_another_log:
+            self._truncate_index(index_start)
         stepped = self._dispatch(start, limit)
         damaged, leftovers = [over.range for over in stepped], []
         end = self._plain_end(stepped, limit)
@@ -320,7 +321,7 @@ class _Recovery:
             leftovers = [ByteRange(chain.start, chain.stop) for chain in survey.leftovers]
         self._cut(end, leftovers)
         if leftovers:
-            self._truncate_index(start)
+            self._truncate_index(index_start)
             self._dispatch(start, end)
         self.queues.settle(start, end, damaged)
         return end
@@ -486,6 +487,6 @@ class _Recovery:
             start = min(max(parts.queues.max_physical_offset, parts.log_files.min_offset), end)
         start = min(start, lost_from)
         if not self.clean:
-            self._truncate_index(start)
+            self._truncate_index(start if parts.index.is_enabled else end)
         self._dispatch(start, end)
         return start, end
