@@ -109,7 +109,8 @@ def usual_size(files: Sequence[File]) -> int:
     """
     lengths = Counter(file.size for file in files if file.size)
     steps = {after.base - before.base for before, after in itertools.pairwise(files)}
-    steps = {step for step in steps if step >= max(lengths, default=1)}
+    if len(lengths) > 1:  # the shortest may be a stranger's, and a little after another file
+        steps = {step for step in steps if step >= max(lengths)}
 
     def weight(size: int) -> tuple[bool, int, int, int]:
         fitting = max(Counter(file.base % size for file in files).values())

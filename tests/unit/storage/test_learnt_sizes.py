@@ -15,6 +15,7 @@ from rocketstore import (
     repair_store,
     verify_store,
 )
+from rocketstore.format.file_name import file_name
 from rocketstore.places.store_listing import list_store
 from support.audit_runs import audited
 from support.golden import golden_case
@@ -75,6 +76,14 @@ def test_the_names_of_log_files_tell_the_size_where_most_were_cut_off(tmp_path, 
     repair_store(tmp_path)
     assert {one.stat().st_size for one in (tmp_path / "commitlog").iterdir()} == {LOG_FILE_BYTES}
     MessageStore.open(tmp_path).close()
+
+
+def test_a_stray_file_a_little_after_the_only_log_file_tells_no_size(tmp_path):
+    cut_off(tmp_path, 0, 0)
+    for path in sorted((tmp_path / "commitlog").iterdir())[1:]:
+        path.unlink()
+    (tmp_path / "commitlog" / file_name(4096)).write_bytes(bytes(70))
+    assert list_store(str(tmp_path), StoreConfig()).sizes.commit_log_file_bytes == LOG_FILE_BYTES
 
 
 @pytest.mark.parametrize("door", [MessageStore.open, verify_store, repair_store, audited])
