@@ -145,9 +145,11 @@ class ConsumerOffsetTable(Service):
                 tables = self._as_text(changed)
                 counted = self._store.appended_physical_offset
                 self._store.flush()
-                if self._is_settled:
+                marks = self._loaded.get(MARKS, ())
+                # In a store without threads nobody has compared them yet.
+                if self._is_settled or (marks and agreed_end(self._store.layout, marks) is None):
                     newest = self._store.attached["log_mark"].after(counted)
-                    self._loaded[MARKS] = with_marks(newest, self._loaded.get(MARKS, ()))
+                    self._loaded[MARKS] = with_marks(newest, marks)
                 content = dumps({**self._loaded, **tables}).encode("utf-8")
                 self._known.write(content, {})
             except BaseException:

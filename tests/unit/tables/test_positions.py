@@ -291,6 +291,17 @@ def test_what_a_program_sets_stays(tmp_path):
         assert store.consumer_offsets.get("orders", "billing", 0) == 15
 
 
+def test_what_a_store_without_threads_counts_is_marked_too(tmp_path):
+    with opened(tmp_path) as store:
+        put(store, 10, "old")
+        consumed(store)
+    with MessageStore.open(tmp_path, StoreConfig.small(**SETTINGS), threads=False) as store:
+        put(store, 10, "new")
+        store.consumer_offsets.set("orders", "billing", 0, 20)
+    table = loads((tmp_path / "config" / "consumerOffset.json").read_bytes())
+    assert table["logMarks"][0][1] == end_of(tmp_path)
+
+
 def test_a_slave_changes_no_position(tmp_path):
     root = tmp_path / "store"
     with opened(root) as store:
