@@ -151,5 +151,5 @@ def test_no_thread_is_started_or_waited_for_in_another_way():
     """By a lock of Python's, on a thread where a signal handler may run."""
     other = re.compile(r"threading\.(?:Event|Condition)\(|ThreadPoolExecutor\(")
     found = {path.name for path in (ROOT / "src").rglob("*.py") if other.search(path.read_text())}
-    # Of a broker's own thread; of a future as Python makes it; of jobs on Spark.
-    assert found == {"loop.py", "async_puts.py", "java_parts.py", "objects.py"}
+    # Of a broker's own thread; of a future as Python makes it; of the start of a job on Spark.
+    assert found == {"loop.py", "async_puts.py", "java_parts.py"}
