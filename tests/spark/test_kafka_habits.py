@@ -77,7 +77,7 @@ def run(example, address, **names):
 
     text = example.replace('"kafka"', '"rocketstore"')
     text = text.replace("host1:port1,host2:port2", str(address))
-    assert text.count("rocketstore") == example.count("kafka.bootstrap.servers")
+    assert text.count('"rocketstore"') == example.count("kafka.bootstrap.servers")
     names |= {"explode": explode, "split": split, "window": window}
     exec(text, names)  # noqa: S102 - the text above
     return names
