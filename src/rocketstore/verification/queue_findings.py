@@ -43,8 +43,10 @@ def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
             found = _found(
                 queue, "queue-missing", (start, stop), reason, physical_offset=at, action=action
             )
-            yield (found := writer.judged(found))
-            made_again += [(start, stop)] if found.severity is Severity.WARNING else []
+            found = writer.judged(found)
+            if found.severity is Severity.WARNING:
+                made_again.append((start, stop))
+            yield found
     if queue.shadowed_count:
         reason = f"{counted(queue.shadowed_count, 'record')} with a number that another one has"
         yield _found(queue, "queue-conflict", (0, 0), reason)
