@@ -8,6 +8,7 @@ import pytest
 
 from rocketstore import MessageStore, verify_store
 from rocketstore.rules.findings import Finding, Severity
+from rocketstore.storage.files.pread_files import OpenFiles
 from support.clock import Clock
 from support.configured_store import open_small
 from support.hooked_disk import HookedDisk
@@ -57,3 +58,22 @@ def test_a_log_file_that_is_deleted_while_it_is_verified_is_no_error(tmp_path, m
             report = verify_store(tmp_path, now_ms=clock.now_ms)
         assert len(files) < 5
         assert [one for one in report.findings if one.severity is Severity.DAMAGE] == []
+
+
+def test_an_index_file_that_is_deleted_when_it_is_to_be_read_is_no_empty_one(tmp_path, monkeypatch):
+    clock = Clock()
+    with open_small(tmp_path, clock, **SIZES) as store:
+        put(store, clock, 20)
+    oldest = min((tmp_path / "index").iterdir())
+    read = OpenFiles.read
+
+    def after_the_deletion(files: OpenFiles, path: Path, position: int, size: int) -> bytes | None:
+        if path == oldest:
+            oldest.unlink(missing_ok=True)
+        return read(files, path, position, size)
+
+    monkeypatch.setattr(OpenFiles, "read", after_the_deletion)
+    assert {one.kind for one in verify_store(tmp_path, now_ms=clock.now_ms).findings} == {
+        "index-missing"
+    }
+    assert not oldest.exists()

@@ -16,7 +16,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from errno import EIO
+from errno import EIO, ENOENT
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -421,11 +421,10 @@ class IndexAudit:
                 reason = f"length: expected {layout.size_bytes} bytes, found {length}"
                 self._findings.append(finding("index-length", name, reason))
                 continue
-            with Disk().opened(path, writable=False):  # it is still there
-                read = functools.partial(_read_at, open_files, path)
-                self._files.append(
-                    index_rules.check_index_file(name, read, layout, is_live=is_live, take=take)
-                )
+            read = functools.partial(_read_at, open_files, path)
+            self._files.append(
+                index_rules.check_index_file(name, read, layout, is_live=is_live, take=take)
+            )
         # Of all files: where they are not in one order, lacking and stray items are not looked for.
         self._offsets, self._hashes = np.concatenate(offsets), np.concatenate(hashes)
         self.item_count = self._offsets.size
@@ -470,4 +469,7 @@ class IndexAudit:
 
 
 def _read_at(open_files: OpenFiles, path: Path, position: int, size: int) -> ByteArray:
-    return np.frombuffer(open_files.read(path, position, size) or b"", np.uint8)
+    content = open_files.read(path, position, size)
+    if content is None:
+        raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(path))  # verify looks again
+    return np.frombuffer(content, np.uint8)

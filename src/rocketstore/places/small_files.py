@@ -81,7 +81,7 @@ def read_known_ends(store: StorePlace) -> set[QueueKey] | None:
         return None
     segments = list_segments(store)
     read = partial(log_bytes, store, segments)
-    by_others = known.goes_on(read, segments) and (known.is_closed or not store.is_open)
+    by_others = known.is_by_others(read, segments, ended=not store.is_open)
     if known.tied_up_to(read) is None or by_others:
         return None
     return {key for key, ends in known.queues if ends.next > 0}

@@ -166,8 +166,8 @@ class ReadOnlyStore(Reader):
         is_meant = known and known.ties and known.tied_up_to(read) == known.last_tie
         if known is None or not is_meant or may_have_writer(self.layout.lock):
             return
-        by_others = known.goes_on(read, log.files.files)
-        by_others &= known.is_closed or not self.has_abort_file
+        ended = not self.has_abort_file
+        by_others = known.is_by_others(read, log.files.files, ended=ended)
         is_as_long = known.ties[0][0] == log.min_offset  # no file has expired since
         for key, ends in known.queues:
             if topic in {None, key.topic}:

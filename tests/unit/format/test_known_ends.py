@@ -3,6 +3,7 @@
 import zlib
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from rocketstore.format.known_ends import KnownEnds, decode_known_ends, encode_known_ends, tie_at
@@ -54,6 +55,22 @@ def test_a_log_is_the_one_meant_up_to_the_last_tie_that_it_has(ends, tied):
 )
 def test_a_log_goes_on_where_a_record_or_a_later_file_follows(log_end, last_base, goes_on):
     assert ends_of(log_end=log_end).goes_on(read, [SimpleNamespace(base=last_base)]) is goes_on
+
+
+@pytest.mark.parametrize(
+    ("is_closed", "ended", "log_end", "by_others"),
+    [
+        (True, False, 220, True),
+        (False, True, 220, True),
+        (False, False, 220, False),
+        (True, True, 420, False),
+    ],
+)
+def test_a_log_goes_on_by_others_where_an_end_in_order_came_before(
+    is_closed, ended, log_end, by_others
+):
+    known = msgspec.structs.replace(ends_of(log_end=log_end), is_closed=is_closed)
+    assert known.is_by_others(read, [SimpleNamespace(base=0)], ended=ended) is by_others
 
 
 def test_what_was_written_is_read_and_what_is_not_whole_is_not():

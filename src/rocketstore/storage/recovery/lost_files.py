@@ -92,7 +92,7 @@ class LostFiles:
             self._walk_from = tied or 0  # queues may be older than what follows
         if known is not None and goes_on:
             # Another program wrote, or the file is an older one; after a crash that is not sure.
-            if by_others := self.clean or known.is_closed:
+            if by_others := known.is_by_others(read, self._log.files, ended=self.clean):
                 self._known_index, self.known_batches, self._is_known = {}, {}, False
             for key, ends in known.queues:
                 if known.is_deleted(ends, self._queues.get(key), by_others=by_others):
