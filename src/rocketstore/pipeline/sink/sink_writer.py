@@ -164,7 +164,7 @@ def _config(values: GivenOptions) -> StoreConfig:
     is_slave = config.broker_role is BrokerRole.SLAVE
     role = BrokerRole.SLAVE if is_slave else BrokerRole.ASYNC_MASTER
     flush = FlushDiskType.ASYNC_FLUSH
-    return replace(config, retention=False, flush_disk_type=flush, broker_role=role)
+    return replace(config, flush_disk_type=flush, broker_role=role)
 
 
 def check_columns(

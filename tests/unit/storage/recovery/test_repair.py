@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import pytest
 
 from rocketstore import repair_store, verify_store
@@ -81,11 +82,14 @@ def test_a_healthy_store_needs_nothing(root):
     assert content(root) == before
 
 
-def test_damage_in_the_middle_stays_and_is_reported_range_by_range(root, offsets):
+@pytest.mark.parametrize("checks", [True, False])
+def test_damage_in_the_middle_stays_and_is_reported_range_by_range(root, offsets, checks):
+    """A repair compares checksums, whatever openings do."""
     for number in (10, 60, 61):
         overwrite(root, offsets[number] + 120, b"\xff" * 8)
     damaged = content(root)
-    report = repair(root)
+    config = msgspec.structs.replace(CONFIG, check_crc_on_recover=checks)
+    report = repair_store(root, config=config, now_ms=NOW_MS)
     ranges = [
         (int(f.file[-20:]) + f.offset, f.size) for f in report.remaining if f.kind == "log-damage"
     ]
