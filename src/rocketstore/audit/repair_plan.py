@@ -21,7 +21,7 @@ from rocketstore.format.file_name import is_directory_name
 from rocketstore.rules import runs
 from rocketstore.rules.files import FileFinding, FileProblem
 from rocketstore.rules.findings import INDEX_REBUILT, Finding, Reported, Severity, StoreCounts
-from rocketstore.rules.unbacked import TAIL_KINDS, Unbacked, UnbackedKind, merged
+from rocketstore.rules.unbacked import GIVEN_KINDS, TAIL_KINDS, Unbacked, UnbackedKind, merged
 from rocketstore.scan.queue_search import padded
 from rocketstore.storage.recovery.log_survey import chain_records
 from rocketstore.storage.recovery.recovery_compatible import compatible_end
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from rocketstore.rules.runs import Runs
 
 _LENGTHS: Final = frozenset({FileProblem.EMPTY, FileProblem.WRONG_SIZE})
-
-_GIVEN_KINDS: Final = frozenset({UnbackedKind.KEPT, UnbackedKind.STALE, UnbackedKind.BEYOND})
-"""Numbers at a queue's end that were given out to records that are lost."""
 
 _SCANNED_ENTRIES: Final = 800
 """Entries that one get of 4.9 looks at, at most."""
@@ -242,7 +239,7 @@ def _plan_queue(queue: AuditedQueue, *, keeps_places: bool) -> QueuePlan:
     if tail:
         start = stop = tail[0].start
         if keeps_places:
-            stop = max((run.stop for run in tail if run.kind in _GIVEN_KINDS), default=start)
+            stop = max((run.stop for run in tail if run.kind in GIVEN_KINDS), default=start)
         if any(run.kind is not UnbackedKind.KEPT for run in tail if run.start < stop):
             keep = [(start, stop)]
         cut_from = stop if stop < tail[-1].stop else None

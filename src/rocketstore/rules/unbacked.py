@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.native.row import BoolArray, Int64Array
     from rocketstore.rules.runs import Runs
+    from rocketstore.units import ByteRange
 
 
 class UnbackedKind(Enum):
@@ -52,6 +53,11 @@ TAIL_KINDS: Final = frozenset(UnbackedKind) - {
 }  # fmt: skip
 """What may stand at a queue's end without a record of this log; before the end it gets fillers."""
 
+GIVEN_KINDS: Final = frozenset({
+    UnbackedKind.LOST, UnbackedKind.KEPT, UnbackedKind.STALE, UnbackedKind.BEYOND
+})  # fmt: skip
+"""Entries whose numbers were given out to records that are lost."""
+
 _KINDS: Final = list(UnbackedKind)
 
 _FARTHEST_BYTES: Final = 1 << 44
@@ -62,6 +68,21 @@ def may_be_record(at: Any, size: Any, log_stop: int, file_bytes: int) -> Any:
     """Whether an entry, or each of an array, may be that of a record of a log up to `log_stop`."""
     is_size = (size >= FIXED_SIZE) & (size <= file_bytes)
     return is_size & (at >= 0) & (at < log_stop + _FARTHEST_BYTES)
+
+
+def given_count(
+    entries: EntryArray, log_stop: int, file_bytes: int, old: Iterable[ByteRange] = ()
+) -> int:
+    """Return how many places, from the first on, were given out to records of a log.
+
+    Entries of records that an earlier log left (`old`) gave out none.
+    """
+    offsets = entries["physical_offset"]
+    given = may_be_record(offsets, entries["record_size"], log_stop, file_bytes)
+    given |= equal_mask(entries, KEPT_PLACE)
+    for gone in old:
+        given &= (offsets < gone.start) | (offsets >= gone.stop)
+    return int(np.flatnonzero(given).max(initial=-1)) + 1
 
 
 class LogBounds(NamedTuple):

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import InitVar, dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.index_file import FIRST_ITEM, IndexHeader, item_array
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, KEPT_PLACE, entry_array, equal_mask
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.rules.expectation import expected_items
 from rocketstore.rules.findings import Finding, Severity
 from rocketstore.rules.index_headers import HeaderWitness, right_times
-from rocketstore.rules.unbacked import may_be_record
+from rocketstore.rules.unbacked import given_count, may_be_record
 from rocketstore.storage.dispatch.entry_decisions import is_elsewhere, record_at
 from rocketstore.storage.files.disk import read_whole
 from rocketstore.storage.index.pread_index import listed_index_files
@@ -274,21 +272,15 @@ class LostFiles:
         known = self._known_queues.get(queue.key)
         given = 0 if known is None else known.next
         for file in reversed(queue.files.files):
-            rows = entry_array(read_whole(file.path) if file.base >= position else b"")
-            is_given = equal_mask(rows, KEPT_PLACE)
-            is_given |= self._may_be_record(rows["physical_offset"], rows["record_size"])
-            if is_given.any():
-                last = int(np.flatnonzero(is_given)[-1])
-                given = max(given, file.base // ENTRY_SIZE_BYTES + last + 1)
+            entries = entry_array(read_whole(file.path) if file.base >= position else b"")
+            if count := given_count(entries, self.data_stop, self._log.file_size):
+                given = max(given, file.base // ENTRY_SIZE_BYTES + count)
                 break
         return _LostQueue(queue.key, first, position, walk_from, given, reason)
 
     def _is_believable(self, entry: QueueEntry) -> bool:
-        return entry.is_filler or bool(self._may_be_record(entry[0], entry[1]))
-
-    def _may_be_record(self, at: Any, size: Any) -> Any:
-        """Whether an entry, or each of an array, may be that of a record."""
-        return may_be_record(at, size, self.data_stop, self._log.file_size)
+        size = self._log.file_size
+        return entry.is_filler or bool(may_be_record(*entry[:2], self.data_stop, size))
 
     # --- index ----------------------------------------------------------------------------------
 

@@ -24,18 +24,16 @@ from rocketstore.format.queue_entry import (
     EMPTY,
     ENTRY_SIZE_BYTES,
     FILLER,
-    KEPT_PLACE,
     QueueEntry,
     equal_mask,
     written_mask,
 )
 from rocketstore.native.row import CallsFor
 from rocketstore.rules.findings import Finding, Severity
-from rocketstore.rules.unbacked import may_be_record
+from rocketstore.rules.unbacked import given_count
 from rocketstore.storage.dispatch.entry_decisions import fits_record, record_at
 
 if TYPE_CHECKING:
-    from rocketstore.format.queue_entry import EntryArray
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.queues.consume_queue import ConsumeQueue
     from rocketstore.storage.queues.queue_table import ConsumeQueueTable
@@ -75,21 +73,13 @@ class QueueRecovery:
             is_message = written_mask(places) & ~equal_mask(places, FILLER)
             if (is_message & (ends <= log_end)).any():
                 self.foreign.add(queue.key)  # its entries are not in the order of one log
-            count = self._given_count(places, old) if keeps_places else 0
-            copy = self.evidence.copy_range
+            log, copy, count = self.log, self.evidence.copy_range, 0
+            if keeps_places:
+                count = given_count(places, log.max_offset, log.file_size, old)
             queue.truncate(first, copy, now_ms=self.now_ms, keep_to=first + count)
             if count:
                 kept[queue.key] = (first, first + count)
         return kept
-
-    def _given_count(self, places: EntryArray, old: Sequence[ByteRange]) -> int:
-        """Return how many places, from the first on, were given out to records of this log."""
-        offsets, sizes = places["physical_offset"], places["record_size"]
-        given = equal_mask(places, KEPT_PLACE)
-        given |= may_be_record(offsets, sizes, self.log.max_offset, self.log.file_size)
-        for gone in old:
-            given &= (offsets < gone.start) | (offsets >= gone.stop)
-        return int(np.flatnonzero(given).max(initial=-1)) + 1
 
     def settle(self, start: int, end: int, damaged: Sequence[ByteRange]) -> None:
         """Drop entries of an earlier log at the queues' ends, and put fillers for zeros between.

@@ -42,7 +42,7 @@ from rocketstore.places.location import is_remote, joined
 from rocketstore.places.objects import ObjectStore
 from rocketstore.places.queue_files import QueueFiles
 from rocketstore.rules.entry_places import EntryPlaces
-from rocketstore.rules.unbacked import UnbackedKind, unbacked_runs
+from rocketstore.rules.unbacked import GIVEN_KINDS, UnbackedKind, unbacked_runs
 from rocketstore.scan import kernels
 from rocketstore.units import QueueKey
 
@@ -69,9 +69,6 @@ ATTEMPTS: Final = "attempts"
 
 _MAPPED_ITEMS: Final = 524_288
 """Items after which an index file's pages are let go of; they stay in the system's cache."""
-
-_GIVEN: Final = {UnbackedKind.LOST, UnbackedKind.STALE, UnbackedKind.BEYOND, UnbackedKind.KEPT}
-"""Kinds of old entries whose numbers were given out, and whose records are lost."""
 
 
 class Block(NamedTuple):
@@ -205,7 +202,7 @@ class FileWriting(NamedTuple):
             if first - reached >= self.sizes.entries_per_file:
                 break  # one damaged name must not make files up to it
             runs = unbacked_runs(entries, first, self.log)
-            given = max([given, *(one.stop for one in runs if one.kind in _GIVEN)])
+            given = max([given, *(one.stop for one in runs if one.kind in GIVEN_KINDS)])
             reached = first + len(entries)
         files.fill(end, given, queue_entry.KEPT_PLACE_BYTES)
         return given - end
@@ -219,7 +216,7 @@ class FileWriting(NamedTuple):
                 if run.kind is UnbackedKind.EXPIRED and file.size == files.file_bytes:
                     files.write(first, entries)
                     return run.stop
-                if run.kind in _GIVEN | {UnbackedKind.EXPIRED}:
+                if run.kind in GIVEN_KINDS | {UnbackedKind.EXPIRED}:
                     files.fill(first, first + run.stop, queue_entry.KEPT_PLACE_BYTES)
                     return run.stop
         return 0
