@@ -24,6 +24,7 @@ from rocketstore.at_once import at_once, spread
 from rocketstore.errors import StoreError
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.format.refusals import may_be_topic
+from rocketstore.holes import data_stop
 from rocketstore.places.location import S3_NAMES, is_remote, local_path, refuse_secrets, uri_parts
 from rocketstore.units import KiB
 
@@ -149,7 +150,7 @@ def stored_stop(location: str, path: str, size: int) -> int:
     if is_remote(location):
         return size
     with contextlib.suppress(StoreError), opened(location, path) as file:  # the reader reports it
-        return min(file.last_hole(size), size) if isinstance(file, LocalFile) else size
+        return data_stop(file.descriptor, size) if isinstance(file, LocalFile) else size
     return size
 
 
@@ -292,26 +293,13 @@ class LocalFile:
 
     def data_stop(self, size: int) -> int:
         """Return a position, of a chunk, after which the file is zeros."""
-        stop = min(self.last_hole(size), size)
+        stop = data_stop(self.descriptor, size)
         while stop > 0:  # its pages may have been written ahead
             begin = max(0, stop - len(_ZEROS))
             # Compared, not stripped: the empty end of a 1 GiB file is most of a small store.
             if self.read(begin, stop - begin) != _ZEROS[: stop - begin]:
                 break
             stop = begin
-        return stop
-
-    def last_hole(self, size: int) -> int:
-        """Return where the last hole begins; `size` where the file system cannot tell."""
-        stop = 0
-        try:
-            while stop < size:
-                data = os.lseek(self.descriptor, stop, os.SEEK_DATA)
-                stop = os.lseek(self.descriptor, data, os.SEEK_HOLE)
-        except OSError:
-            # ENXIO: no data after it. A file system that cannot tell says so at once, with stop 0.
-            if stop == 0 and os.fstat(self.descriptor).st_blocks:
-                return size
         return stop
 
     def close(self) -> None:

@@ -26,10 +26,11 @@ import numpy as np
 from rocketstore.at_once import at_once
 from rocketstore.errors import FlushFailedError, StoreFullError
 from rocketstore.events import get_logger
+from rocketstore.holes import data_stop
 from rocketstore.locks import Lock
 from rocketstore.process import most_mapped_files
 from rocketstore.storage.files.disk import Disk, libc, read_at, system_error, system_errors
-from rocketstore.storage.files.whole_file import data_stop, has_data, make_file
+from rocketstore.storage.files.whole_file import has_data, make_file
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 
 if TYPE_CHECKING:

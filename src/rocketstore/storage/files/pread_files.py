@@ -25,6 +25,7 @@ import numpy as np
 
 from rocketstore.errors import SystemRefusedError
 from rocketstore.format.file_name import is_judged, parse_file_name
+from rocketstore.holes import data_stop
 from rocketstore.rules.files import FileFinding, FileProblem, usable_files, usual_size
 from rocketstore.scan.queue_search import last_up_to
 from rocketstore.storage.files.disk import (
@@ -36,7 +37,7 @@ from rocketstore.storage.files.disk import (
     system_error,
     system_errors,
 )
-from rocketstore.storage.files.whole_file import data_stop, holds_data
+from rocketstore.storage.files.whole_file import holds_data
 from rocketstore.units import ByteRange
 
 if TYPE_CHECKING:

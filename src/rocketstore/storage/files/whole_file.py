@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from rocketstore.errors import FormatError, StoreError, SystemRefusedError
 from rocketstore.events import get_logger
+from rocketstore.holes import data_extents
 from rocketstore.rules.table_files import NO_FILE, Content, read_table
 from rocketstore.storage.files.disk import (
     Disk,
@@ -260,16 +261,11 @@ def nonzero_extent(descriptor: int, path: Path, start: int, stop: int) -> tuple[
     return None if first is None or past is None else (first, past)
 
 
-def data_stop(descriptor: int, size: int) -> int:
-    """Return the position from which on the file system knows that a file has only zeros."""
-    return max((stop for _, stop in _data_extents(descriptor, 0, size)), default=0)
-
-
 def _nonzero_pieces(
     descriptor: int, path: Path, start: int, stop: int
 ) -> Iterator[tuple[int, bytes]]:
     # All before the first read: what that brings into memory ahead of itself counts as data too.
-    for begin, end in tuple(_data_extents(descriptor, start, stop)):
+    for begin, end in tuple(data_extents(descriptor, start, stop)):
         position = begin
         while position < end:
             piece = read_at(descriptor, path, position, min(MiB, end - position))
@@ -278,20 +274,3 @@ def _nonzero_pieces(
             if piece != _ZEROS[: len(piece)]:  # one memcmp, where counting would take tenfold
                 yield position, piece
             position += len(piece)
-
-
-def _data_extents(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a range that the file system holds bytes for; the others are zeros."""
-    position = start
-    while position < stop:
-        try:
-            begin = os.lseek(descriptor, position, os.SEEK_DATA)
-            end = os.lseek(descriptor, begin, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # ENXIO: no data from here on; else: it cannot tell
-                yield position, stop
-            return
-        if begin >= stop:
-            return
-        yield begin, min(end, stop)
-        position = end

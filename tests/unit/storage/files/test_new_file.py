@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rocketstore.errors import StoreError, StoreFullError
+from rocketstore.holes import data_stop
 from rocketstore.places.files import LocalFiles
 from rocketstore.storage.files import whole_file
 from rocketstore.storage.files.disk import Disk
@@ -136,7 +137,7 @@ def test_a_file_is_read_to_its_end_where_the_file_system_cannot_tell(tmp_path, m
     monkeypatch.setattr(os, "lseek", refuse)
     with Disk().opened(path, writable=False) as descriptor:
         assert nonzero_extent(descriptor, path, 0, 5101) == (5000, 5001)
-        assert whole_file.data_stop(descriptor, 5101) == 5101
+        assert data_stop(descriptor, 5101) == 5101
     assert whole_file.holds_data(path)
     with contextlib.closing(LocalFiles().open(str(path))) as file:
         assert file.data_stop(5101) == 5101

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from rocketstore import Message, MessageStore, StoreConfig
+from rocketstore.holes import data_stop
 from rocketstore.storage.files.ahead import touch_pages
 from rocketstore.storage.files.disk import Disk
-from rocketstore.storage.files.whole_file import data_stop
 from rocketstore.units import OS_PAGE_SIZE_BYTES, MiB
 from support.clock import Clock
 from support.inside import parts_of
