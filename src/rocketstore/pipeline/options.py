@@ -6,7 +6,8 @@ name topic and queue, three the broker in between. -2 is the earliest, -1 the la
     {"orders": {"0": 23, "1": -2}}              {"orders": {"broker-a": {"0": 23}}}
 
 Law: no option is ever ignored. One that is not in the table, or means nothing where it is given, is
-an error that names it. Nothing here looks at a store, except whether a path with commas exists.
+an error that names it. The value of an unknown one may be a password, and no error repeats it.
+Nothing here looks at a store, except whether a path with commas exists.
 """
 
 import os
@@ -200,14 +201,13 @@ def _not_known(key: str, given: _Texts, uses: frozenset[str], known: _Texts) -> 
         if its == {STREAM} and SINK not in uses:
             what, then = "applies to streams only", "read with spark.readStream"
         return refused(elsewhere[0].name, given[key], what, then)
-
     near = nearest(key, known.values())
     if hint := of_kafka(key, given, known):
         name = next((one for one in OF_KAFKA if one.lower() == key.lower()), key)
-        return refused(name, given[key], "belongs to a Kafka client", hint)
+        return ConfigError(f"option {name} belongs to a Kafka client", key=name, hint=hint)
     hint = f"did you mean {near}? All" if near else "all"
     hint += " are in docs/reference/spark-options.md; Spark lowers their case"
-    return refused(key, given[key], "is unknown", hint)
+    return ConfigError(f"option {key} is unknown", key=key, hint=hint)
 
 
 def parse_places(key: str, text: str, *, keyword: str) -> dict[QueuePlace, int]:
