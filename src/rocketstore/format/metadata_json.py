@@ -85,7 +85,7 @@ class TopicConfig(_Bean, kw_only=True):
 class SubscriptionGroup(_Bean, kw_only=True):
     """A consumer group's settings; the values are those of a new group."""
 
-    broker_id: Int32 = 0
+    broker_id: Int64 = 0
     consume_broadcast_enable: bool = True
     consume_enable: bool = True
     consume_from_min_enable: bool = True
@@ -93,7 +93,7 @@ class SubscriptionGroup(_Bean, kw_only=True):
     notify_consumer_ids_changed_enable: bool = True
     retry_max_times: Int32 = 16
     retry_queue_nums: Int32 = 1
-    which_broker_when_consume_slowly: Int32 = 1
+    which_broker_when_consume_slowly: Int64 = 1
 
 
 class TopicTable(_Bean):
@@ -183,7 +183,7 @@ class ConsumerFilter(_Bean, kw_only=True):
 
     bloom_filter_data: BloomFilterData | None = None
     born_time: Int64 = 0
-    client_version: Int32 = 0
+    client_version: Int64 = 0
     consumer_group: str
     dead: bool = False
     dead_time: Int64 = 0

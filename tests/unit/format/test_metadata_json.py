@@ -99,6 +99,7 @@ def test_consumer_filter_is_written_as_fastjson_does():
         expression='a > 1 AND b = "x"',
         expression_type="SQL92",
         bloom_filter_data=bits,
+        client_version=1_795_238_178_367,  # a time, as clients send it
     )
     table = ConsumerFilterTable(
         filter_data_by_topic={"T": TopicFilters(group_filter_data={"g": consumer}, topic="T")}
@@ -318,15 +319,17 @@ def test_of_two_files_of_offsets_that_counts_which_was_changed_last_if_only_its_
         assert metadata_json.offset_tables_by_age(changed)[0] == last
 
 
-def test_page_lists_every_field_with_its_default():
+def test_page_lists_every_field_with_its_default_and_java_s_kind_of_number():
+    numbers = {"int": metadata_json.Int32, "long": metadata_json.Int64}
     rows = {
-        (row["table"], row["key"]): row["default"]
+        (row["table"], row["key"]): (row["default"], numbers.get(row["type"]))
         for row in table_with("format/metadata.md", "table", "key", "default")
     }
     expected = {}
     for bean in BEANS:
         for field in msgspec.structs.fields(bean):
-            expected[bean.__name__, field.encode_name] = _default_text(field)
+            number = field.type if field.type in numbers.values() else None
+            expected[bean.__name__, field.encode_name] = _default_text(field), number
     assert rows == expected
 
 
