@@ -21,8 +21,9 @@ def put_ours(store: MessageStore, *bodies: bytes, level: int = 1) -> None:
         ).raise_for_status()
 
 
-def put_java(java: JavaStore, *bodies: bytes, level: int = 1) -> None:
-    java.put([message_json(TOPIC, body, properties=[("DELAY", str(level))]) for body in bodies])
+def put_java(java: JavaStore, *bodies: bytes, level: int = 1, **more: str) -> None:
+    asked = [("DELAY", str(level)), *more.items()]
+    java.put([message_json(TOPIC, body, properties=asked) for body in bodies])
 
 
 def wait_ours(store: MessageStore, count: int) -> list[bytes]:
@@ -54,14 +55,18 @@ def test_java_delivers_what_waits_in_our_store_and_we_go_on_after_it(tmp_path):
         assert wait_ours(ours, 6) == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
-def test_what_a_halted_java_store_had_delivered_is_not_delivered_again(tmp_path):
+@pytest.mark.parametrize(
+    "several", [{}, {"INNER_MULTI_DISPATCH": "%LMQ%a"}], ids=["one", "several"]
+)
+def test_what_a_halted_java_store_had_delivered_is_not_delivered_again(tmp_path, several):
     """It was halted before it wrote its offsets down, which 4.9 does every 10 s."""
-    java = JavaStore(tmp_path, SMALL_FILES)
-    put_java(java, b"1", b"2", b"3")
+    settings = {"enableLmq": "true", "enableMultiDispatch": "true"} if several else {}
+    java = JavaStore(tmp_path, SMALL_FILES | settings)
+    put_java(java, b"1", b"2", b"3", **several)
     assert len(wait_java(java, 3)) == 3
     put_java(java, b"4", b"5")
     java.wait_dispatched()
     java.halt()
     assert not (tmp_path / "config/delayOffset.json").exists()
-    with MessageStore.open(tmp_path, small_config()) as ours:
+    with MessageStore.open(tmp_path, small_config(**settings)) as ours:
         assert wait_ours(ours, 5) == [b"1", b"2", b"3", b"4", b"5"]

@@ -5,7 +5,7 @@ Therefore it also says where the log ended when it was saved (``logEnd``, which 
 over): a copy after that place is a delivery that the offsets do not count. A copy is known by
 DELAY, REAL_TOPIC and REAL_QID, which say its level and its own queue; its source by properties,
 born time, host, body checksum and numbers, which a delivery does not change, except for those of
-further queues. The first of equal sources counts.
+further queues, where 4.9 leaves DELAY out too. The first of equal sources counts.
 
 Law: a message with a copy in the log is not delivered again, one without is delivered.
 
@@ -21,9 +21,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rocketstore.delay.levels import MOST_HELD, Level, entries_of, message_of
-from rocketstore.format.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, WAIT
+from rocketstore.format.properties import (
+    DELAY,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    WAIT,
+)
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import STORE_HOST_V6_FLAG
+from rocketstore.native.row import CallsFor
 from rocketstore.rules.waiting import real_queue, waiting_offsets
 from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.files.pread_files import LogFile, PreadFiles, ReadLogFile
@@ -37,7 +43,7 @@ LOOKAHEAD: Final = MOST_HELD + 1_000
 """Most waiting messages of a level that a copy is compared with: deliveries are in order, so it is
 one of the first, unless some before it are held or could not be delivered."""
 
-_CHANGED: Final = (INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, WAIT)
+_CHANGED: Final = (DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, WAIT)
 """Properties of a message for several queues that its delivery may change."""
 
 Mark: TypeAlias = "tuple[int, int, int, int, int, int, frozenset[tuple[str, str]]]"
@@ -70,12 +76,11 @@ def resume(
         return 0
     sources = {level.number: _Sources(store, level) for level in levels}
     found = 0
-    for message in _copies(store, start, log_end):
+    for number, message in _copies(store, start, log_end):
         if is_over():
             break
-        level_sources = sources.get(int(message.properties["DELAY"]))
-        if level_sources is not None and level_sources.take(_mark_of(message)):
-            found += 1
+        mark = _mark_of(message)
+        found += any(one.take(mark) for at, one in sources.items() if number in (0, at))
     return found
 
 
@@ -135,20 +140,20 @@ def _first_waiting(store: Reader, levels: Sequence[Level]) -> int | None:
     return min((at for places in whole for at in islice(places, 1)), default=None)
 
 
-def _copies(store: Reader, start: int, stop: int) -> Iterator[StoredMessage]:
-    """Yield the deliveries in a stretch of the log."""
+def _copies(store: Reader, start: int, stop: int) -> Iterator[tuple[int, StoredMessage]]:
+    """Yield the deliveries in a stretch of the log, each with its level, 0 where it has none."""
     size = store.config.mapped_file_size_commit_log
     files = PreadFiles(store.layout.log_directories, file_size=size).files
     files = [file for file in files if file.base < stop and file.range.stop > start]
     for file in files:
-        for offset in _delayed_records(file, start, stop):
+        for number, offset in _delayed_records(file, start, stop):
             message = store.at_physical_offset(offset)
             if message is not None and real_queue(message) == (message.topic, message.queue_id):
-                yield message
+                yield number, message
 
 
-def _delayed_records(file: LogFile, start: int, stop: int) -> Iterator[int]:
-    """Yield where records with a delay level stand, except those of the delay topic."""
+def _delayed_records(file: LogFile, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield level and place of what may be a delivery."""
     batches = scan_window(
         ReadLogFile(file, file.size),
         base=file.base,
@@ -159,6 +164,7 @@ def _delayed_records(file: LogFile, start: int, stop: int) -> Iterator[int]:
     )
     for batch in batches:
         columns = batch.columns
-        for row in (columns.delay_level > 0).nonzero()[0]:
+        levels = columns.delay_level
+        for row in ((levels > 0) | columns.call_for(CallsFor.EXTRA_ENTRIES)).nonzero()[0]:
             if columns.topic(int(row)) != DELAY_TOPIC:
-                yield int(columns.physical_offset[row])
+                yield int(levels[row]), int(columns.physical_offset[row])

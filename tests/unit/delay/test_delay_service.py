@@ -474,6 +474,21 @@ def test_a_copy_that_was_put_under_another_address_of_the_store_is_found(
         kept.put_back()
 
 
+def test_a_copy_for_several_queues_in_which_4_9_left_the_delay_out_is_found(tmp_path, clock):
+    several = {"DELAY": "2", "INNER_MULTI_DISPATCH": "copies"}
+    kept = Kept(tmp_path)
+    with open_small(tmp_path, clock, enable_multi_dispatch=True) as store:
+        store.put(Message(topic=TOPIC, body=b"1", properties=several))
+        waiting = store.at_physical_offset(0)
+        without = waiting.raw_properties.replace(b"DELAY\x012\x02", b"")
+        store.put_record(TOPIC, 0, copy_of(waiting, without), wait_flush=False)
+    kept.put_back()
+    clock.now_ms += 5000
+    with open_small(tmp_path, clock) as store:
+        turns(store)
+        assert bodies(store) == [b"1"]
+
+
 def test_equal_messages_are_told_apart_by_their_number(tmp_path, clock):
     with open_small(tmp_path, clock) as store:
         for _ in range(6):
