@@ -176,10 +176,11 @@ def test_settings_are_read_once_so_that_a_pipe_gives_all_of_them(tmp_path):
 )  # fmt: skip
 def test_port_that_is_in_use_leaves_no_new_store(tmp_path, command, key, capsys):
     store = str(tmp_path / "store")
-    more = {"broker": {"listenPort": 0, "namesrvPort": 0}, "master": {"haListenPort": 0},
-            "slave": {"haMasterAddress": "127.0.0.1:1"}}  # fmt: skip
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        ports = {**more[command], key: taken.getsockname()[1]}
+        port = taken.getsockname()[1]  # a slave does not listen at haListenPort
+        more = {"broker": {"listenPort": 0, "namesrvPort": 0}, "master": {"haListenPort": 0},
+                "slave": {"haMasterAddress": "127.0.0.1:1", "haListenPort": port}}  # fmt: skip
+        ports = {**more[command], key: port}
         sets = [f"--set={name}={port}" for name, port in ports.items()]
         assert run(["serve", command, store, *sets]) == 3
     wanted = f"another {key}" if key == "metricsPort" else f"{key} to another port"

@@ -115,7 +115,8 @@ def test_a_master_listens_where_it_is_said(tmp_path):
 def test_without_a_port_nobody_listens_and_without_a_master_nobody_follows(tmp_path):
     with MessageStore.open(tmp_path, StoreConfig.small()) as store:
         assert store.replication is None
-    with MessageStore.open(tmp_path, StoreConfig.small(broker_role=BrokerRole.SLAVE)) as store:
+    slave = StoreConfig.small(broker_role=BrokerRole.SLAVE, ha_listen_port=0)
+    with MessageStore.open(tmp_path, slave) as store:
         assert store.replication is None
 
 
