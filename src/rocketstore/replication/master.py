@@ -151,7 +151,7 @@ class MasterService(Service):
             try:
                 self._take(*self._listener.accept())
                 refused.is_due(None)
-            except (OSError, SystemRefusedError) as error:
+            except OSError as error:
                 if stopping.is_set():
                     return
                 if refused.is_due(error):  # no descriptors left, say: later there are some

@@ -116,8 +116,6 @@ class Preallocator:
                     del self._ready[taken]  # the log has it
                 self._put_makes = base not in self._ready
                 self._taken = max(self._taken, base)
-                if base in self._wanted:
-                    self._wanted.remove(base)
             if not self._changes.wait_for(lambda: self._under_way != base, TAKE_TIMEOUT_S):
                 raise StoreError(
                     f"the file at offset {base} was not made within {TAKE_TIMEOUT_S} s",
