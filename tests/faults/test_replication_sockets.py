@@ -302,7 +302,7 @@ def failing(call, times, error):
 )
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_master_takes_slaves_again_whatever_the_system_refused(
-    root, monkeypatch, place, name, error, times
+    root, monkeypatch, caplog, place, name, error, *, times
 ):
     monkeypatch.setattr("rocketstore.replication.master.PAUSE_AFTER_ERROR_S", 0.01)
     monkeypatch.setattr("rocketstore.storage.threads.PAUSE_AFTER_ERROR_S", 0.01)
@@ -322,6 +322,7 @@ def test_a_master_takes_slaves_again_whatever_the_system_refused(
                 assert knocking.recv(1) == b""
         wait_until(lambda: open_sockets() <= before_all, "nothing is left of them")
         wait_until(lambda: not master.replication.followers)  # after its socket
+        wait_until(lambda: "ERROR" in {line.levelname for line in caplog.records})
         with open_slave(root / "slave", address_of(master)) as slave:
             put_many(master, 30)
             wait_for_slave(master, slave)
