@@ -20,7 +20,7 @@ _UNFORESEEN: Final = "the traceback says why; report it where the cause is not o
 """What to do about a line with a traceback, unless the line says it."""
 
 _SLOW_DISK: Final = "see what else uses this disk, and whether it is failing (iostat, dmesg)"
-_VERIFY: Final = "no get finds it: `rocketstore store verify` says why, and what mends it"
+_VERIFY: Final = "no get finds it: `rocketstore store verify` says why, `store scan` shows it"
 
 NEXT: Final = {
     "batch_queue.refused": _VERIFY,
@@ -37,7 +37,7 @@ NEXT: Final = {
     "dispatch.behind_retention": "what was deleted is in no queue; raise fileReservedTime",
     "dispatch.gap": "gets step over it: `rocketstore store verify` lists what is missing",
     "dispatch.no_extra_queues": "only its first queue has it; mend the program that puts it",
-    "dispatch.refused": _VERIFY,
+    "dispatch.refused": f"{_VERIFY}; one line for 50,000 of them",
     "file.forced": "its room is free once its reader lets go of it; let readers be quicker",
     "file.made_elsewhere": "said once; see whether that disk is full, or mounted read-only",
     "file.not_locked": "it may be swapped out: raise the limit of locked memory (ulimit -l)",

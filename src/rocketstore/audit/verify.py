@@ -142,6 +142,6 @@ def _of_another_log(layout: StoreLayout, read: Callable[[str], Content]) -> Iter
     for name, table in position_tables(read, changed_ns(layout.config)):
         agreed = agreed_end(layout, table.log_marks or ())
         if agreed is not None:
-            reason = "it counts another log, or this one before its last record was damaged; they "
-            reason += f"agree up to physical offset {agreed}"
+            reason = "saved with another log, or with this one before its end was lost or damaged; "
+            reason += f"both agree up to physical offset {agreed}"
             yield finding("position-log", name, reason, physical_offset=agreed)

@@ -72,7 +72,7 @@ KINDS: Final = {
         "the next opening, or repair under salvage, keeps their places and gives no number again",
     ),
     "queue-kept": Kind(_D, "no number is given again; a get will step over them"),
-    "queue-conflict": Kind(_W, "the entries stay"),
+    "queue-conflict": Kind(_W, "the entries stay; store scan shows the other records"),
     "queue-gap": Kind(_W, "repair puts fillers there"),
     "queue-kind": Kind(
         _D,
@@ -110,12 +110,14 @@ KINDS: Final = {
     "table": Kind(_W, ""),
     "small-file": Kind(_D, "move it out of the store"),
     "consumer-ahead": Kind(
-        _W, "messages were lost, or the offset is wrong: reset it, or the group waits"
+        _W,
+        "messages were lost, or the offset is wrong. The group goes on at the queue's end when it "
+        "next asks for messages: start it before new ones are put, or it passes over those",
     ),
     "position-log": Kind(
         _W,
-        "nothing to do: a master that opens the store goes back to where both agree, so messages "
-        "may come again",
+        "nothing to do: when a master opens the store, its positions go back to where both logs "
+        "agree, and some messages may be delivered again",
     ),
     "consumer-behind": Kind(_N, "nothing to do; messages before expired unread by this group"),
     "newer": Kind(_N, ""),

@@ -49,7 +49,10 @@ def log_file_findings(
         severity = Severity.WARNING
         action = "repair moves a file away, not a directory; 4.9 may not start with it"
         if copied := _COPIED.match(str(one.path).rpartition("/")[2]):
-            action = f"let the copying end; if {copied[1]} is lost, give it that name; {action}"
+            action = (
+                f"if {copied[1]} is lost, let the copying end, unpack the file if it is "
+                f"compressed, and give it that name; {action}"
+            )
         if one.problem is FileProblem.NOT_A_FILE:
             action = "repair moves it away; 4.9 may not start with it"
         elif one.problem in {FileProblem.EMPTY, FileProblem.WRONG_SIZE}:
@@ -59,7 +62,10 @@ def log_file_findings(
                 action = "the next opening, or repair, gives it its length with zeros"
             else:
                 severity = Severity.DAMAGE
-                action = "repair gives it its length; 4.9 does not start with it"
+                action = (
+                    "if this is a copy of a store, copy the file again; otherwise repair gives "
+                    "it its length; 4.9 does not start with it"
+                )
         yield _file_finding("log", one, shown, severity, action)
     if last_base is None:
         reason = f"no CommitLog file, {counted(entry_count, 'entry', 'entries')} in queues"

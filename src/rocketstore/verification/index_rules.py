@@ -211,10 +211,10 @@ def index_findings(
         return found  # an item may be in a place where no search looks: a rebuild is due anyway
     for one in sorted(stray, key=lambda one: (one.is_stale, one.file)):
         kind = "index-stale" if one.is_stale else "index-wrong"
-        what = "a record past the log's end" if one.is_stale else "a record that lacks the key"
+        what = "past the log's end" if one.is_stale else "that is lost or lacks the key"
         if one.item_count and not (is_live and one.is_stale):
             at = layout.item_position(one.first_item)
-            reason = f"{counted(one.item_count, 'item')} of {what}"
+            reason = f"{counted(one.item_count, 'item')} of a record {what}"
             found.append(finding(kind, one.file, reason, offset=at))
     end = max((file.last for file in files if file.item_count), default=-1)
     if lacking.key_count and not (is_live and lacking.first > end):

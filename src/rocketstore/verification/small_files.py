@@ -186,10 +186,12 @@ def standing_findings(
 
 def position_findings(position: Position, bounds: tuple[int, int]) -> Iterator[Finding]:
     """Compare a consumer's next offset with first and end of its queue; (0, 0) without one."""
-    first, end = bounds
+    (first, end), action = bounds, None
     at = f"{position.who}: next is queue offset {position.offset}, and the queue"
     if position.offset > end:
         kind, reason = "consumer-ahead", f"{at} ends before {end}"
+        if position.topic == DELAY_TOPIC:
+            action = "nothing to do: the log itself says what was delivered"
     elif position.offset < first:
         kind, reason = "consumer-behind", f"{at} begins at {first}"
     else:
@@ -198,6 +200,7 @@ def position_findings(position: Position, bounds: tuple[int, int]) -> Iterator[F
         kind,
         position.file,
         reason,
+        action=action,
         topic=position.topic,
         queue_id=position.queue_id,
         queue_offset=position.offset,

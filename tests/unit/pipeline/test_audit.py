@@ -576,6 +576,7 @@ def test_a_consumer_in_front_of_a_queues_end_is_found(root):
     assert (found.kind, found.severity.value) == ("consumer-ahead", "warning")
     assert (found.topic, found.queue_id, found.queue_offset) == ("Topic0", 0, 121)
     assert (found.expected, found.found) == ("0 to 120", "121")
+    assert "The group goes on at the queue's end" in found.action
 
 
 def test_a_consumer_whose_messages_expired_is_a_note(root, offsets):
@@ -595,6 +596,7 @@ def test_a_delay_level_in_front_of_its_queue_is_found(root):
     put_offsets(root, "delayOffset.json", {"3": 5})
     (found,) = audited(root).findings
     assert (found.kind, found.topic, found.queue_id) == ("consumer-ahead", "SCHEDULE_TOPIC_XXXX", 2)
+    assert found.action.startswith("nothing to do")
 
 
 def test_a_checkpoint_of_messages_that_are_gone_is_found(root, offsets):

@@ -12,6 +12,7 @@ How derived: ConsumeQueue.putMessagePositionInfo and multiDispatchLmqQueue of 4.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -112,6 +113,7 @@ class EntryDecisions:
     def __post_init__(self) -> None:
         self.forced: ForcedPass | None = None
         self._copied: set[Path] = set()
+        self._refused: Counter[str] = Counter()
 
     def enter_batch(self, number: int) -> bool:
         """Enter a record that holds a batch, if its topic is a batch topic.
@@ -334,12 +336,12 @@ class EntryDecisions:
         queue.put(offset, entry, overwrite=is_replaced)
 
     def _refuse(self, number: int, why: str) -> Literal[False]:
-        """Leave a record without a queue entry; its index items follow."""
-        _log.warning(
-            "dispatch.refused",
-            reason=why,
-            physical_offset=int(self.columns.physical_offset[number]),
-            queue_id=int(self.columns.queue_id[number]),
-            queue_offset=int(self.columns.queue_offset[number]),
-        )
+        """Leave a record without a queue entry; its index items follow. Say the first of 50,000."""
+        self._refused[why] += 1
+        if self._refused[why] % 50_000 == 1:
+            at, offset = self.columns.physical_offset[number], self.columns.queue_offset[number]
+            _log.warning(
+                "dispatch.refused", reason=why, count=self._refused[why], physical_offset=int(at),
+                queue=str(self.key_of(number)), queue_offset=int(offset),
+            )  # fmt: skip
         return False

@@ -587,6 +587,15 @@ def test_listeners_hear_of_what_was_done_before_an_error_and_of_no_record_withou
     ]  # fmt: skip
 
 
+def test_of_many_records_that_get_no_entry_one_line_tells(parts, caplog):
+    parts.append(queue_offset=0)
+    parts.append(200, topic=b"../up")
+    with caplog.at_level("WARNING", "rocketstore"):
+        parts.run()
+    (told,) = [one.fields for one in caplog.records if one.event == "dispatch.refused"]
+    assert (told["queue"], told["count"]) == ("../up/0", 1)
+
+
 def test_listeners_hear_of_extra_queues(parts):
     heard = []
     parts.dispatcher.board.add_listener(heard.append)

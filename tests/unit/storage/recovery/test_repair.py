@@ -205,7 +205,7 @@ def test_files_of_a_wrong_length_or_name_are_named_and_put_right(root):
     does = {one.file: one.action for one in report.findings if one.kind == "log-file-wrong-name"}
     assert does.pop("commitlog/notes.txt").startswith("repair moves a file away")
     (copied,) = does.values()
-    assert f"let the copying end; if {5 * LOG_FILE_BYTES:020d} is lost, give it" in copied
+    assert f"if {5 * LOG_FILE_BYTES:020d} is lost, let the copying end, unpack the file" in copied
     assert kinds["log-file-misplaced"] == f"commitlog/{LOG_FILE_BYTES // 2:020d}"
     named = {one.file for one in report.findings if one.kind == "queue-file-wrong-size"}
     assert named == {f"consumequeue/Topic{number}/0/{queue.name}" for number in range(2)}
