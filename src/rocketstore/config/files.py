@@ -104,6 +104,12 @@ def commonest(files: Iterable[tuple[Path, int]], multiple_of: int = 1) -> FileOb
     return next((FileObservation(path, most) for path in sizes if sizes[path] == most), None)
 
 
+def usual_queue_file(files: Iterable[tuple[Path, int]]) -> FileObservation | None:
+    """Return a file of a queue with the length of most; without whole entries it tells no size."""
+    files = list(files)
+    return commonest(files, ENTRY_SIZE_BYTES) or commonest(files)
+
+
 def usual_log_file(files: Iterable[tuple[Path, int]]) -> FileObservation | None:
     """Return a file of the log with the length that names and lengths tell, which all may lack."""
     found = [FileObservation(path, size) for path, size in files if size]
@@ -128,7 +134,7 @@ def observed_in(
     queue_size = config.mapped_file_size_consume_queue
     return ObservedSizes(
         commit_log=None if config.mapped_file_size_commit_log else usual_log_file(log),
-        consume_queue=None if queue_size else commonest(queues, ENTRY_SIZE_BYTES),
+        consume_queue=None if queue_size else usual_queue_file(queues),
         index_file=None if has_layout else commonest(index),
     )
 

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.at_once import at_once
 from rocketstore.config import RecoveryPolicy, StoreConfig, resolve_sizes
-from rocketstore.config.files import LOOKED_AT_QUEUES, ObservedSizes, commonest, usual_log_file
+from rocketstore.config.files import (
+    LOOKED_AT_QUEUES,
+    ObservedSizes,
+    commonest,
+    usual_log_file,
+    usual_queue_file,
+)
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
@@ -276,6 +282,8 @@ def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
     index_size = None if slots is None or items is None else IndexLayout(slots, items).size_bytes
     return ObservedSizes(
         usual_log_file(made_files(log, config.mapped_file_size_commit_log)),
-        commonest(made_files(chain.from_iterable(some), config.mapped_file_size_consume_queue)),
+        usual_queue_file(
+            made_files(chain.from_iterable(some), config.mapped_file_size_consume_queue)
+        ),
         commonest(made_files(listed_index_files(layout.index, []).items(), index_size)),
     )

@@ -87,15 +87,20 @@ def test_a_stray_file_a_little_after_the_only_log_file_tells_no_size(tmp_path):
 
 
 @pytest.mark.parametrize("door", [MessageStore.open, verify_store, repair_store, audited])
-def test_a_log_file_that_tells_no_size_is_named_and_repaired_with_a_size_that_is_set(
-    tmp_path, door
+@pytest.mark.parametrize(("part", "key"), [("commitlog", "CommitLog"), ("consume*", "ConsumeQueue")])
+def test_a_file_that_tells_no_size_is_named_and_repaired_with_a_size_that_is_set(
+    tmp_path, door, part, key
 ):
-    cut_off(tmp_path, 3, 2)
-    for path in sorted((tmp_path / "commitlog").iterdir())[1:]:
+    cut_off(tmp_path, 0, 0)
+    first, *others = sorted(tmp_path.glob(f"{part}/**/" + "?" * 20))
+    for path in others:
         path.unlink()
+    os.truncate(first, 2)
     before = tree(tmp_path)
-    with pytest.raises(ConfigError, match=r"0{20} has 2 bytes, .* --set mappedFileSizeCommitLog"):
+    with pytest.raises(ConfigError, match=rf"0{{20}} has 2 bytes, .* --set mappedFileSize{key}="):
         door(tmp_path, StoreConfig())
     assert tree(tmp_path) == before
+    if part != "commitlog":  # to read messages it is not needed
+        MessageStore.open(tmp_path, read_only=True).close()
     repair_store(tmp_path, CONFIG)  # as the error says
     MessageStore.open(tmp_path).close()
