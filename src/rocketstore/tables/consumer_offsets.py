@@ -146,7 +146,7 @@ class ConsumerOffsetTable(Service):
                 counted = self._store.appended_physical_offset
                 self._store.flush()
                 marks = self._loaded.get(MARKS, ())
-                # In a store without threads nobody has compared them yet.
+                # A slave has not compared them.
                 if self._is_settled or (marks and agreed_end(self._store.layout, marks) is None):
                     newest = self._store.attached["log_mark"].after(counted)
                     self._loaded[MARKS] = with_marks(newest, marks)
@@ -158,16 +158,9 @@ class ConsumerOffsetTable(Service):
 
     def start(self) -> None:
         """Set offsets back if the log is another one; let a thread save later changes."""
-        # A slave's log is still to come: it is checked once the store is a master.
-        if self._store.config.broker_role is not BrokerRole.SLAVE:
-            with contextlib.suppress(FormatError):  # raised where an offset is asked for
-                former = {_TABLE: self._offsets()}
-                self._loaded = _settled(
-                    self._store, self._loaded or former, self._kinds.of("memory")
-                )
-                before, after = former[_TABLE], self._loaded[_TABLE]
-                self._changed |= {one for one in before if before[one] != after.get(one)}
-                self._is_settled = True
+        with contextlib.suppress(FormatError):  # raised where an offset is asked for
+            former = {_TABLE: self._offsets()}
+            self._loaded = self._compared(self._loaded or former)
         self._thread.start()
 
     def stop(self) -> None:
@@ -191,9 +184,19 @@ class ConsumerOffsetTable(Service):
                     known = _read(self.path.parent) or {_TABLE: {}}
                     known.pop(_LIGHT, None)  # by now it is in the other table
                     self._new_names.extend(known[_TABLE])
-                    self._loaded = ({_LIGHT: {}} if self._lmq else {}) | known
+                    known = ({_LIGHT: {}} if self._lmq else {}) | known
+                    self._loaded = self._compared(known) if known.get(MARKS) else known
         offsets: dict[str, dict[int, int]] = self._loaded[_TABLE]
         return offsets
+
+    def _compared(self, loaded: dict[str, Any]) -> dict[str, Any]:
+        # A slave's log is still to come: it is checked once the store is a master.
+        if self._is_settled or self._store.config.broker_role is BrokerRole.SLAVE:
+            return loaded
+        before, loaded = loaded[_TABLE], _settled(self._store, loaded, self._kinds.of("memory"))
+        self._changed |= {one for one in before if before[one] != loaded[_TABLE].get(one)}
+        self._is_settled = True
+        return loaded
 
     def _as_text(self, changed: Iterable[str]) -> dict[str, Members]:
         """Return the offsets as the file has them: those of light groups have no queue id."""

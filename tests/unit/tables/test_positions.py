@@ -291,15 +291,27 @@ def test_what_a_program_sets_stays(tmp_path):
         assert store.consumer_offsets.get("orders", "billing", 0) == 15
 
 
-def test_what_a_store_without_threads_counts_is_marked_too(tmp_path):
+@pytest.mark.parametrize(
+    ("role", "is_torn"),
+    [(BrokerRole.ASYNC_MASTER, False), (BrokerRole.ASYNC_MASTER, True), (BrokerRole.SLAVE, False)],
+)
+def test_what_a_store_without_threads_counts_is_marked_too(tmp_path, role, *, is_torn):
     with opened(tmp_path) as store:
         put(store, 10, "old")
         consumed(store)
-    with MessageStore.open(tmp_path, StoreConfig.small(**SETTINGS), threads=False) as store:
+        last = store.get("orders", 0, 9).messages[0].physical_offset
+    if is_torn:
+        overwrite_file(next((tmp_path / "commitlog").iterdir()), last, bytes(1000))
+    config = StoreConfig.small(**SETTINGS)
+    with MessageStore.open(tmp_path, config, threads=False) as store:
         put(store, 10, "new")
+    config = StoreConfig.small(**SETTINGS, broker_role=role)
+    with MessageStore.open(tmp_path, config, threads=False) as store:
         store.consumer_offsets.set("orders", "billing", 0, 20)
     table = loads((tmp_path / "config" / "consumerOffset.json").read_bytes())
     assert table["logMarks"][0][1] == end_of(tmp_path)
+    with opened(tmp_path) as store:
+        assert store.consumer_offsets.get("orders", "billing", 0) == 20
 
 
 def test_a_slave_changes_no_position(tmp_path):
