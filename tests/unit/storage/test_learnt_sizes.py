@@ -87,7 +87,9 @@ def test_a_stray_file_a_little_after_the_only_log_file_tells_no_size(tmp_path):
 
 
 @pytest.mark.parametrize("door", [MessageStore.open, verify_store, repair_store, audited])
-@pytest.mark.parametrize(("part", "key"), [("commitlog", "CommitLog"), ("consume*", "ConsumeQueue")])
+@pytest.mark.parametrize(
+    ("part", "key"), [("commitlog", "CommitLog"), ("consume*", "ConsumeQueue")]
+)
 def test_a_file_that_tells_no_size_is_named_and_repaired_with_a_size_that_is_set(
     tmp_path, door, part, key
 ):
