@@ -4,8 +4,8 @@
 Therefore it also says where the log ended when it was saved (``logEnd``, which fastjson passes
 over): a copy after that place is a delivery that the offsets do not count. A copy is known by
 DELAY, REAL_TOPIC and REAL_QID, which say its level and its own queue; its source by properties,
-born time, host, body checksum and numbers, which a delivery does not change, except for those of
-further queues, where 4.9 leaves DELAY out too. The first of equal sources counts.
+born time, host, body checksum and numbers, which a delivery does not change, except for what
+`_CHANGED` names. The first of equal sources counts.
 
 Law: a message with a copy in the log is not delivered again, one without is delivered.
 
@@ -21,12 +21,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rocketstore.delay.levels import MOST_HELD, Level, entries_of, message_of
-from rocketstore.format.properties import (
-    DELAY,
-    INNER_MULTI_DISPATCH,
-    INNER_MULTI_QUEUE_OFFSET,
-    WAIT,
-)
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import STORE_HOST_V6_FLAG
 from rocketstore.native.row import CallsFor
@@ -43,8 +37,8 @@ LOOKAHEAD: Final = MOST_HELD + 1_000
 """Most waiting messages of a level that a copy is compared with: deliveries are in order, so it is
 one of the first, unless some before it are held or could not be delivered."""
 
-_CHANGED: Final = (DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, WAIT)
-"""Properties of a message for several queues that its delivery may change."""
+_CHANGED: Final = ("DELAY", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "WAIT", "__CRC32#")
+"""Properties that a delivery may change: for several queues (4.9 drops DELAY), 5.x's checksum."""
 
 Mark: TypeAlias = "tuple[int, int, int, int, int, int, frozenset[tuple[str, str]]]"
 

@@ -474,14 +474,21 @@ def test_a_copy_that_was_put_under_another_address_of_the_store_is_found(
         kept.put_back()
 
 
-def test_a_copy_for_several_queues_in_which_4_9_left_the_delay_out_is_found(tmp_path, clock):
-    several = {"DELAY": "2", "INNER_MULTI_DISPATCH": "copies"}
+@pytest.mark.parametrize(
+    ("asked", "stored", "delivered"),
+    [("INNER_MULTI_DISPATCH", b"DELAY\x012\x02", b""), ("__CRC32#", b"32#\x01copies", b"32#\x012")],
+    ids=["4.9 for several queues", "5.x with checksums"],
+)
+def test_a_copy_is_found_whatever_a_genuine_delivery_changed(
+    tmp_path, clock, asked, stored, delivered
+):
     kept = Kept(tmp_path)
     with open_small(tmp_path, clock, enable_multi_dispatch=True) as store:
-        store.put(Message(topic=TOPIC, body=b"1", properties=several))
+        put(store, b"1", level=2, **{asked: "copies"})
         waiting = store.at_physical_offset(0)
-        without = waiting.raw_properties.replace(b"DELAY\x012\x02", b"")
-        store.put_record(TOPIC, 0, copy_of(waiting, without), wait_flush=False)
+        assert stored in waiting.raw_properties
+        changed = waiting.raw_properties.replace(stored, delivered)
+        store.put_record(TOPIC, 0, copy_of(waiting, changed), wait_flush=False)
     kept.put_back()
     clock.now_ms += 5000
     with open_small(tmp_path, clock) as store:
