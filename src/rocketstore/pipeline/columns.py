@@ -144,7 +144,7 @@ def column_type(table: str, name: str) -> str:
 
 def _called(table: str) -> str:
     """Return a table's name as users know it: Spark's Kafka columns are of ``messages``."""
-    return f"table {'messages' if table == KAFKA else table}"
+    return f"table {'messages with columnNames kafka' if table == KAFKA else table}"
 
 
 def check_schema(table: str, columns: Collection[str], schema: StructType) -> None:

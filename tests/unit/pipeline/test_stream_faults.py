@@ -371,6 +371,11 @@ def test_a_store_that_is_not_there_any_more_is_named(tmp_path, mode):
     assert again.batch() is None
     (tmp_path / "elsewhere").rename(tmp_path / "stores" / "b")
     assert again.batch() is None
+    (tmp_path / "stores" / "b").rename(tmp_path / "stores" / "c")
+    with pytest.raises(StoreError, match="if that was renamed, call it 'b' by brokerName"):
+        run.batch()
+    named = StreamRun(tmp_path / "stores", run.checkpoint, **mode, brokerName="a,b")
+    assert named.batch() is None
 
 
 # --- the end of a live log ----------------------------------------------------------------------

@@ -238,11 +238,10 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
     def _stores(self) -> dict[str, StorePlace]:
         """Return the stores by name, which must be different."""
         stores: dict[str, StorePlace] = {}
-        for store in queues.named_stores(self.stream_options.read):
-            other = stores.setdefault(store.broker_name, store)
-            if other is not store:
-                name, places = store.broker_name, f"{other.location} and {store.location}"
-                what = f"two stores are called {name}: {places}"
+        for one in queues.named_stores(self.stream_options.read):
+            other = stores.setdefault(one.broker_name, one)
+            if other is not one:
+                what = f"two stores are called {one.broker_name}: {other.location}, {one.location}"
                 hint = "a stream keeps its offsets by name: give each its own by brokerName"
                 raise ConfigError(what, key="brokerName", hint=hint)
         return stores
@@ -281,6 +280,7 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         what = f"{whose} a store {name!r} at physical offset {place.offset}, expected its files "
         what += f"below {', '.join(self.stream_options.read.locations)}, found "
         what += ", ".join(f"store {one!r}" for one in sorted(found)) or "none"
+        what += f"; if that was renamed, call it {name!r} by brokerName, or all of it is read again"
         self.losses.report(what, "it is left out as long as it is not there")
 
     def _first_place(self, log: LiveLog) -> Place:
