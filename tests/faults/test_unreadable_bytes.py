@@ -212,8 +212,9 @@ def test_verify_goes_on_past_a_bad_sector_of_queues_and_index_too(root, room, ki
     assert 4000 < bad.size <= 4096  # as far as it was asked for
     assert "ddrescue" in bad.action
     assert report.exit_code == 4
-    with pytest.raises(SystemRefusedError, match=r"cannot read .* at offset 4096"):
+    with pytest.raises(SystemRefusedError, match=r"cannot read .* at offset 4096") as refused:
         repair_store(root, config=CONFIG, now_ms=1)
+    assert "run it again" not in refused.value.hint  # it changed nothing
     assert tree(root) == before
     monkeypatch.undo()
     assert not verify_store(root, CONFIG).has_warnings

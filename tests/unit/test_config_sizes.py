@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rocketstore import Message, MessageStore, verify_store
 from rocketstore.config import StoreConfig, StoreSizes, resolve_sizes
-from rocketstore.config.files import FileObservation, ObservedSizes, commonest
+from rocketstore.config.files import FileObservation, ObservedSizes, commonest, observed_in
 from rocketstore.errors import ConfigError, FormatError
 from rocketstore.format import index_file
 from support.configured_store import open_small
@@ -47,6 +47,11 @@ def test_set_size_that_differs_from_the_files_names_file_and_sizes(family, key, 
     assert resolve_sizes(config, _observed(family, 4000))
     with pytest.raises(ConfigError, match=f"{key} is 4000, but store/file has 8000 bytes"):
         resolve_sizes(config, _observed(family, 8000))
+
+
+def test_a_set_size_is_right_though_more_files_were_cut_than_have_it():
+    log = [(Path(f"{base:020}"), size) for base, size in ((0, 4096), (4096, 100), (8192, 100))]
+    observed_in(StoreConfig(mapped_file_size_commit_log=4096), log, (), ())
 
 
 @pytest.mark.parametrize(("wanted", "used"), [(20, 20), (21, 40), (1999, 2000), (2000, 2000)])

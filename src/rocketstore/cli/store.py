@@ -261,9 +261,7 @@ def import_(
                 with open_input(path) as lines:
                     count += import_lines(opened, lines, target, advance, name=str(path))
             opened.close()
-        except KeyboardInterrupt as interrupt:
-            if interrupt.args:  # it was said already
-                raise
+        except KeyboardInterrupt:
             if not opened.is_closed:  # else these are all
                 opened.wait_dispatched(opened.settle())  # also what it came amid
                 count = opened.max_offset(topic, queue) - stored_before

@@ -23,6 +23,7 @@ def test_demo_stores_every_flight_verifies_the_store_and_runs_again(tmp_path, ca
     printed = capsys.readouterr().out
     assert f"imported   {FLIGHT_COUNT:,} flights" in printed
     assert "336,776 records" in printed
+    assert "plane N723MQ left JFK 5 times" in printed
     assert "nothing wrong" in printed
     assert "delayed    a message of delay level 1 came " in printed
     assert "departures had 1 message before, 2 after" in printed

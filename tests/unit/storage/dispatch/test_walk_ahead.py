@@ -93,20 +93,29 @@ def _overwrite(path, chosen, content):
     overwrite_file(path, chosen.randrange(size - len(content) + 1), content)
 
 
-def test_the_batches_are_the_rows_of_one_walk(tmp_path, monkeypatch):
+def refused(_thread):
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("check_crc", [True, False])
+@pytest.mark.parametrize("has_threads", [True, False])
+def test_the_batches_are_the_rows_of_one_walk(tmp_path, monkeypatch, check_crc, has_threads):
     monkeypatch.setattr(dispatching, "AHEAD_RECORDS", BATCH_RECORDS)
+    if not has_threads:
+        monkeypatch.setattr(threading.Thread, "start", refused)
     parts = DispatchParts(tmp_path)
-    parts.append(14)
-    file = parts.log.files[0]
+    placed = parts.append(15)
+    file, start = parts.log.files[0], placed[1]
+    file.array[placed[13] + 88] ^= 1  # of its body
     wanted = new_columns(100)
-    check_crc = True
     count, walked, reason = kernels.walk(
-        file.array, 0, file.size, file.base, file.size, check_crc, wanted
+        file.array, start, file.size, file.base, file.size, check_crc, wanted
     )
-    batches = dispatching.walked_ahead(file, 0, file.size, check_crc=True)
+    batches = dispatching.walked_ahead(file, start, file.size, check_crc=check_crc)
     got = [(batch.columns.cols.copy(), batch.walked, batch.reason) for batch in batches]
     assert np.array_equal(np.concatenate([rows for rows, _, _ in got]), wanted[:count])
-    assert got[-1][1:] == (walked, reason) == (parts.end, StopReason.UNWRITTEN)
+    ends = (placed[13], StopReason.BAD_CRC) if check_crc else (parts.end, StopReason.UNWRITTEN)
+    assert got[-1][1:] == (walked, reason) == ends
     assert {reason for _, _, reason in got[:-1]} == {StopReason.END}
 
 
@@ -204,9 +213,6 @@ def test_the_walk_holds_a_fixed_number_of_batches(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("ahead")
 def test_a_process_that_may_start_no_thread_walks_where_it_dispatches(tmp_path, monkeypatch):
-    def refused(thread):
-        raise RuntimeError("can't start new thread")
-
     monkeypatch.setattr(threading.Thread, "start", refused)
     parts = DispatchParts(tmp_path)
     placed = parts.append(30)
