@@ -341,15 +341,19 @@ def test_a_forced_pass_mends_an_entry_that_is_torn(parts, topic, torn_at, is_new
     assert parts.bytes_on_disk() == right
 
 
-def test_a_forced_pass_keeps_the_earlier_of_two_records_in_a_further_queue(parts):
-    names = b"INNER_MULTI_DISPATCH\x01further\x02INNER_MULTI_QUEUE_OFFSET\x010"
-    [first] = parts.append(properties=names)
-    parts.append(properties=names)
-    [third] = parts.append(topic=b"further", queue_offset=0)
+@pytest.mark.parametrize(("further", "queue_id"), [("further", 3), ("%LMQ%further", 0)])
+def test_a_forced_pass_keeps_the_earlier_of_two_records_in_a_further_queue(
+    parts, further, queue_id
+):
+    topic = further.encode()
+    names = b"INNER_MULTI_DISPATCH\x01%b\x02INNER_MULTI_QUEUE_OFFSET\x010" % topic
+    [first] = parts.append(properties=names, queue_id=3)
+    parts.append(properties=names, queue_id=3)
+    [third] = parts.append(topic=topic, queue_id=queue_id, queue_offset=0)
     parts.run()
     parts.dispatcher.dispatch_range(0, parts.end)
     parts.dispatcher.dispatch_range(third, parts.end)
-    assert [entry[0] for entry in parts.entries("further")] == [first]
+    assert [entry[0] for entry in parts.entries(further, queue_id)] == [first]
 
 
 def test_a_forced_pass_has_a_file_copied_once_before_it_replaces_its_first_entry(parts):
@@ -386,20 +390,20 @@ def test_a_forced_pass_leaves_a_number_to_the_intact_record_that_consumers_get_t
         assert parts.entries()[0][0] == both[which]
 
 
-@pytest.mark.parametrize("walked_from", [0, 4])  # 4: there would be a gap
+@pytest.mark.parametrize("walked_from", [0, 5])  # 5: there would be a gap
 @pytest.mark.parametrize("is_further", [False, True])
 def test_nothing_that_a_topic_had_before_it_was_made_again_comes_back(
     parts, is_further, walked_from
 ):
-    placed = []
+    placed = parts.append(topic=b"Other")
     for number in (*range(6), *range(2)):
         names = b"INNER_MULTI_DISPATCH\x01TopicA\x02INNER_MULTI_QUEUE_OFFSET\x01%d" % number
         own = {"properties": names} if is_further else {"topic": b"TopicA", "queue_offset": number}
         placed += parts.append(**own)
-    parts.dispatcher.start_at(placed[6])
+    parts.dispatcher.start_at(placed[7])
     parts.run()
     parts.dispatcher.dispatch_range(placed[walked_from], parts.end)
-    assert [entry[0] for entry in parts.entries("TopicA")] == placed[6:]
+    assert [entry[0] for entry in parts.entries("TopicA")] == placed[7:]
 
 
 def test_a_forced_pass_after_a_cut_of_the_index_gives_the_same_bytes(parts):
