@@ -31,12 +31,14 @@ def grown(store, count):
 
 @pytest.mark.parametrize("stretch", [60_000, 1 << 26])
 @pytest.mark.parametrize("name", GOLDEN)
-def test_an_archive_on_s3_is_the_one_on_a_disk(tmp_path, s3, name, stretch):
+def test_an_archive_on_s3_is_the_one_on_a_disk(tmp_path, s3, name, stretch, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     store = golden_root(name)
     made = archived(store, s3.uri("archive"), stretch=stretch)
     assert made == archived(store, tmp_path / "disk", stretch=stretch)
     assert rows(s3.uri("archive")) == rows(tmp_path / "disk")
     assert not s3.uploads
+    assert [one.name for one in tmp_path.iterdir()] == ["disk"]
 
 
 def test_a_store_on_s3_is_archived_as_from_a_disk(tmp_path, three_files, s3):
