@@ -25,8 +25,7 @@ from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import STORE_HOST_V6_FLAG
 from rocketstore.native.row import CallsFor
 from rocketstore.rules.waiting import real_queue, waiting_offsets
-from rocketstore.scan.scanner import scan_window
-from rocketstore.storage.files.pread_files import LogFile, PreadFiles, ReadLogFile
+from rocketstore.tables.positions import log_columns
 
 if TYPE_CHECKING:
     from rocketstore.format.metadata_json import DelayOffsets
@@ -136,29 +135,11 @@ def _first_waiting(store: Reader, levels: Sequence[Level]) -> int | None:
 
 def _copies(store: Reader, start: int, stop: int) -> Iterator[tuple[int, StoredMessage]]:
     """Yield the deliveries in a stretch of the log, each with its level, 0 where it has none."""
-    size = store.config.mapped_file_size_commit_log
-    files = PreadFiles(store.layout.log_directories, file_size=size).files
-    files = [file for file in files if file.base < stop and file.range.stop > start]
-    for file in files:
-        for number, offset in _delayed_records(file, start, stop):
-            message = store.at_physical_offset(offset)
-            if message is not None and real_queue(message) == (message.topic, message.queue_id):
-                yield number, message
-
-
-def _delayed_records(file: LogFile, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield level and place of what may be a delivery."""
-    batches = scan_window(
-        ReadLogFile(file, file.size),
-        base=file.base,
-        size=file.size,
-        start=max(0, start - file.base),
-        stop=min(file.size, stop - file.base),
-        check_crc=False,
-    )
-    for batch in batches:
-        columns = batch.columns
+    for columns in log_columns(store, start, stop):
         levels = columns.delay_level
         for row in ((levels > 0) | columns.call_for(CallsFor.EXTRA_ENTRIES)).nonzero()[0]:
-            if columns.topic(int(row)) != DELAY_TOPIC:
-                yield int(levels[row]), int(columns.physical_offset[row])
+            if columns.topic(int(row)) == DELAY_TOPIC:
+                continue
+            message = store.at_physical_offset(int(columns.physical_offset[row]))
+            if message is not None and real_queue(message) == (message.topic, message.queue_id):
+                yield int(levels[row]), message

@@ -58,7 +58,7 @@ from rocketstore.storage.files.whole_file import (
     write_atomically,
 )
 from rocketstore.storage.threads import Periodic
-from rocketstore.tables.positions import MARKS, agreed_end, marks_of, with_marks
+from rocketstore.tables.positions import MARKS, agreed_end, made_again, marks_of, with_marks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -260,16 +260,24 @@ def _settled(
     end_of: Callable[[str, int], int] = reader.max_offset
     if agreed is not None:
         end_of = partial(reader.end_within, physical_limit=agreed)
+    rows = ConsumerOffsets(offset_table=loaded[_TABLE]).rows()
+    beyond = {key for _, key, offset in rows if agreed is None and offset > end_of(*key)}
+    again = made_again(reader, (one for one in beyond if one.topic not in in_memory))
     for name, queues in loaded[_TABLE].items():
         topic, _, group = name.partition("@")
         if topic in in_memory:
             continue
-        table[name] = {one: min(offset, end_of(topic, one)) for one, offset in queues.items()}
+        table[name] = {
+            one: offset
+            if offset <= (end := end_of(topic, one))
+            else end * ((topic, one) not in again)
+            for one, offset in queues.items()
+        }
         if table[name] != queues:
             _log.warning(
                 "consumer_offsets.set_back", topic=topic, group=group, before=queues,
                 after=table[name], agreed_physical_offset=agreed,
-                reason="the log ends before what they count, or is another one from there on",
+                reason="log or queue end before what they count, or are others from there on",
             )  # fmt: skip
     own = [name for name in table if name.endswith(f"@{TRANSACTION_GROUP}")]
     if any(agreed is not None or table[name] != loaded[_TABLE][name] for name in own):

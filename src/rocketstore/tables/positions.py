@@ -14,7 +14,7 @@ table without marks (4.9 knows none) is believed, as far as the queues go.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -22,13 +22,15 @@ import numpy as np
 
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.scan import kernels
-from rocketstore.scan.columns import Column, new_columns
+from rocketstore.scan.columns import Column, RecordColumns, new_columns
+from rocketstore.scan.scanner import scan_window
 from rocketstore.storage.attached import Service
-from rocketstore.storage.files.pread_files import PreadFiles
-from rocketstore.units import KiB
+from rocketstore.storage.files.pread_files import PreadFiles, ReadLogFile
+from rocketstore.units import KiB, QueueKey
 
 if TYPE_CHECKING:
     from rocketstore.storage.layout import StoreLayout
+    from rocketstore.storage.reading.reader import Reader
     from rocketstore.storage.replicated_log import ReplicatedLog
     from rocketstore.storage.store import BaseStore
 
@@ -110,6 +112,38 @@ def agreed_end(layout: StoreLayout, marks: Marks) -> int | None:
         pairs = zip(ours or b"", kept.read(end, COMPARED_BYTES) or b"", strict=False)
         end += next((at for at, (one, other) in enumerate(pairs) if one != other), 0)
     return end
+
+
+def made_again(reader: Reader, queues: Iterable[QueueKey]) -> set[QueueKey]:
+    """Return the queues of which the log has messages before the one that is numbered 0.
+
+    4.9 begins there again with a topic that is deleted and made again, and its groups do not.
+    """
+    firsts = {
+        one: entry.physical_offset
+        for one in queues
+        for _, entry in reader.queue_entries(*one, 0, int(reader.min_offset(*one) == 0))
+    }
+    found = set[QueueKey]()
+    for columns in log_columns(reader, 0, max(firsts.values(), default=0)):
+        for row, at in enumerate(columns.physical_offset.tolist()):
+            key = QueueKey(columns.topic(row), int(columns.queue_id[row]))
+            if at < firsts.get(key, 0):
+                found.add(key)
+    return found
+
+
+def log_columns(reader: Reader, start: int, stop: int) -> Iterator[RecordColumns]:
+    """Yield the records of a stretch of the log; bodies are not checked."""
+    size = reader.config.mapped_file_size_commit_log
+    for file in PreadFiles(reader.layout.log_directories, file_size=size).files:
+        if start < file.range.stop and file.base < stop:
+            place = {"start": max(0, start - file.base), "stop": min(file.size, stop - file.base)}
+            read = ReadLogFile(file, file.size)
+            for batch in scan_window(
+                read, base=file.base, size=file.size, check_crc=False, **place
+            ):
+                yield batch.columns
 
 
 def _is_in(files: PreadFiles, mark: Sequence[int]) -> bool:

@@ -249,6 +249,23 @@ def test_what_a_broker_says_beyond_a_queue_s_end_is_set_to_it(tmp_path):
         assert store.consumer_offsets.get("orders", "billing", 1) is None
 
 
+def test_a_group_begins_again_with_a_topic_that_4_9_deleted_and_made_again(tmp_path):
+    with opened(tmp_path) as store:
+        put(store, 20, "old")
+        put(store, 5, "new", topic="ordurs")
+    (log,) = (tmp_path / "commitlog").glob("0*0")
+    log.write_bytes(log.read_bytes().replace(b"ordurs", b"orders"))
+    shutil.rmtree(tmp_path / "consumequeue" / "orders")
+    (tmp_path / "consumequeue" / "ordurs").rename(tmp_path / "consumequeue" / "orders")
+    (tmp_path / "known-ends").unlink()
+    (tmp_path / "config").mkdir(exist_ok=True)
+    table = {"orders@billing": {0: 20}, "orders@slow": {0: 3}}
+    (tmp_path / "config" / "consumerOffset.json").write_text(dumps({"offsetTable": table}))
+    with opened(tmp_path) as store:
+        assert consumed(store) == ["new0", "new1", "new2", "new3", "new4"]
+        assert consumed(store, group="slow") == ["new3", "new4"]
+
+
 @pytest.mark.parametrize(("half", "op"), [(3, 900), (500, 1), (500, 900)])
 def test_transactions_that_a_broker_s_table_calls_ended_are_open_where_it_is_of_another_log(
     tmp_path, half, op
