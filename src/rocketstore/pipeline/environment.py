@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -100,14 +100,23 @@ def check_java(environment: Mapping[str, str] = os.environ) -> None:
     if java is None or not os.access(java, os.X_OK):
         where = f"in JAVA_HOME {home}" if home else "on the PATH"
         raise UnsupportedEnvironmentError(f"Spark needs Java, and there is none {where}", hint=hint)
-    said = subprocess.run(  # noqa: S603 - the program that Spark will run
-        [java, "-version"], capture_output=True, text=True, check=False, timeout=60
-    ).stderr
+    said = _run(java, "-version").stderr
     match = re.search(r'version "(\d+)', said)
     if match is None or int(match[1]) < JAVA_MIN:
         found = match[1] if match else said.strip()[:80] or "no version"
         what = f"Spark needs Java {JAVA_MIN} or newer, and {java} is {found}"
         raise UnsupportedEnvironmentError(what, hint=hint)
+
+
+def check_python(python: str) -> None:
+    """Check that workers of Spark on this machine have this package and the driver's version."""
+    found, wanted = "", "{}.{}".format(*sys.version_info)
+    with suppress(OSError):  # it is not there
+        code = "import rocketstore, sys; print(*sys.version_info[:2], sep='.')"
+        found = _run(python, "-c", code).stdout.strip()
+    if found != wanted:
+        what = f"PYSPARK_PYTHON is {python}, which is no Python {wanted} with rocketstore"
+        raise UnsupportedEnvironmentError(what, hint=f"unset it, or set it to {sys.executable}")
 
 
 def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -> SparkSession:
@@ -126,7 +135,7 @@ def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -
     Raises
     ------
     UnsupportedEnvironmentError
-        A package or Java is missing, or a PySpark that cannot work is there.
+        A package or Java is missing, or there is a PySpark or PYSPARK_PYTHON that cannot work.
 
     Notes
     -----
@@ -135,8 +144,10 @@ def session(master: str = "local[*]", *, quiet: bool = False, **settings: str) -
     """
     check_versions()
     check_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
+        if python != sys.executable:
+            check_python(python)
         os.environ.setdefault("SPARK_LOCAL_IP", LOCAL_SETTINGS["spark.driver.host"])
     from pyspark.sql import SparkSession  # noqa: PLC0415 - only once it is known to work
 
@@ -200,6 +211,11 @@ def interrupted_afterwards() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
     if came:
         raise KeyboardInterrupt
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a program as Spark will run it."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
 
 
 def _version(package: str) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """What is missing is one sentence that says what to install."""
 
 import stat
+import sys
 from importlib import metadata
 from unittest.mock import MagicMock
 
@@ -93,6 +94,19 @@ def test_an_old_java_is_one_error(tmp_path, told, message):
         return
     with pytest.raises(UnsupportedEnvironmentError, match=message):
         environment.check_java({"PATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize("said", [None, "2 7", "Traceback"])
+def test_workers_of_another_python_are_one_error_before_spark_starts(tmp_path, monkeypatch, said):
+    python = tmp_path / "python"
+    if said is not None:
+        python.write_text(f"#!/bin/sh\necho {said}\n")
+        python.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(python))
+    monkeypatch.setattr(environment, "check_java", lambda: None)
+    with pytest.raises(UnsupportedEnvironmentError, match=r"PYSPARK_PYTHON is .*; unset it"):
+        environment.session()
+    environment.check_python(sys.executable)
 
 
 # In a process of its own: Spark's session, once there, has a handler of its own, and a signal that

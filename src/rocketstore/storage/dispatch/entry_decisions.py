@@ -153,9 +153,7 @@ class EntryDecisions:
         offset = int(self.columns.queue_offset[number])
         if self._queue_of(number).map_for_write(offset * ENTRY_SIZE_BYTES) is not None:
             return True
-        return self._refuse(
-            number, "it belongs before the queue's first file, or into a missing one"
-        )
+        return self._refuse(number, "it belongs before the queue's first file, or into a lost one")
 
     def comes_after_all(self, number: int) -> bool:
         """Whether a record with a number past its queue's end comes after all that the queue has.
