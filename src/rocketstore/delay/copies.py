@@ -5,7 +5,7 @@ Therefore it also says where the log ended when it was saved (``logEnd``, which 
 over): a copy after that place is a delivery that the offsets do not count. A copy is known by
 DELAY, REAL_TOPIC and REAL_QID, which say its level and its own queue; its source by properties,
 born time, host, body checksum and numbers, which a delivery does not change, except for what
-`_CHANGED` names. The first of equal sources counts.
+`_CHANGED` names. Of equal sources that stand before it the first one counts.
 
 Law: a message with a copy in the log is not delivered again, one without is delivered.
 
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from rocketstore.delay.levels import MOST_HELD, Level, entries_of, message_of
+from rocketstore.delay.levels import MOST_HELD, Due, Level, entries_of, message_of
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import STORE_HOST_V6_FLAG
 from rocketstore.native.row import CallsFor
@@ -73,7 +73,8 @@ def resume(
         if is_over():
             break
         mark = _mark_of(message)
-        found += any(one.take(mark) for at, one in sources.items() if number in (0, at))
+        asked = (one for at, one in sources.items() if number in (0, at))
+        found += any(one.take(mark, message.physical_offset) for one in asked)
     return found
 
 
@@ -82,25 +83,27 @@ class _Sources:
 
     def __init__(self, store: Reader, level: Level) -> None:
         self._level = level
-        self._window: dict[Mark, deque[int]] = defaultdict(deque)
+        self._window: dict[Mark, deque[Due]] = defaultdict(deque)
         self._room = LOOKAHEAD
         self._further = self._marks(store, level, level.offset)
 
-    def _marks(self, store: Reader, level: Level, offset: int) -> Iterator[tuple[int, Mark]]:
+    def _marks(self, store: Reader, level: Level, offset: int) -> Iterator[tuple[Due, Mark]]:
         for entry in entries_of(store, level, offset):
             message = message_of(store, level, entry)
             if message is not None:
-                yield entry.offset, _mark_of(message)
+                yield entry, _mark_of(message)
 
-    def take(self, wanted: Mark) -> bool:
-        """Note that the source of a copy is delivered; False where there is none."""
+    def take(self, wanted: Mark, place: int) -> bool:
+        """Note that the source of a copy is delivered; False where none stands before `place`."""
         while wanted not in self._window:
-            offset, mark = next(self._further, (-1, wanted)) if self._room else (-1, wanted)
-            if offset < 0:
+            entry, mark = next(self._further, (None, wanted)) if self._room else (None, wanted)
+            if entry is None:
                 return False
-            self._window[mark].append(offset)
+            self._window[mark].append(entry)
             self._room -= 1
-        self._level.note(self._window[wanted].popleft())
+        if self._window[wanted][0].physical_offset > place:
+            return False
+        self._level.note(self._window[wanted].popleft().offset)
         self._room += 1
         if not self._window[wanted]:
             del self._window[wanted]

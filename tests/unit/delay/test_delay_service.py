@@ -10,7 +10,7 @@ from rocketstore.config import FlushDiskType
 from rocketstore.delay.delivery import copy_of
 from rocketstore.errors import StoreError
 from rocketstore.format.host import encode_host
-from rocketstore.format.metadata_json import DelayOffsets, decode_table
+from rocketstore.format.metadata_json import DelayOffsets, decode_table, dumps
 from rocketstore.native.log_end import Record
 from rocketstore.storage.running_flags import RunningFlag
 from support.clock import START_MS
@@ -494,6 +494,24 @@ def test_a_copy_is_found_whatever_a_genuine_delivery_changed(
     with open_small(tmp_path, clock) as store:
         turns(store)
         assert bodies(store) == [b"1"]
+
+
+def test_what_stands_before_a_waiting_message_is_no_copy_of_it(tmp_path, clock):
+    """The file is 4.9's, so the log is read from the first waiting message on."""
+    same = Message(topic=TOPIC, body=b"same", properties={"DELAY": "1"}, born_timestamp_ms=1)
+    with open_small(tmp_path, clock) as store:
+        put(store, b"early", level=3)
+        store.put(same)
+        clock.now_ms += 1000
+        turns(store)
+        store.put(same)
+    kept = Kept(tmp_path)
+    kept.content = dumps({"offsetTable": {1: 1}}).encode()
+    kept.put_back()
+    with open_small(tmp_path, clock) as store:
+        clock.now_ms += 60_000
+        turns(store)
+        assert sorted(bodies(store)) == [b"early", b"same", b"same"]
 
 
 def test_equal_messages_are_told_apart_by_their_number(tmp_path, clock):
