@@ -193,20 +193,24 @@ def test_both_tables_say_whose_they_are_and_one_without_a_word_is_known_by_its_c
     assert_covers(tmp_path / "b", store)
 
 
+@pytest.mark.parametrize("others", [["other"], []])
 def test_of_two_that_make_an_archive_at_once_the_second_takes_the_first_one_s_identity(
-    tmp_path, store, monkeypatch
+    tmp_path, store, monkeypatch, others
 ):
     create, is_first = DeltaTable.create, [True]
 
     def slowly(*given, **named):
-        if is_first.pop() if is_first else False:
+        is_due = is_first.pop() if is_first else False
+        if is_due and not others:  # it has made its first table only
+            create(*given, **named | {"configuration": {IDENTITY: "1 other"}})
+        elif is_due:
             shutil.copytree(store, tmp_path / "other")
             assert archived(tmp_path / "other", tmp_path / "a").records == 120
         return create(*given, **named)
 
     monkeypatch.setattr(DeltaTable, "create", slowly)
     assert archived(store, tmp_path / "a").records == 120
-    assert Archive.open(tmp_path / "a").brokers() == ["other", "store"]
+    assert Archive.open(tmp_path / "a").brokers() == [*others, "store"]
 
 
 # --- nothing stays ------------------------------------------------------------------------------

@@ -279,6 +279,14 @@ def test_files_of_expired_units_go_with_the_queue_s(tmp_path):  # noqa: F811
     assert units_on_disk(tmp_path, "orders")[-1] is not None
 
 
+def test_a_file_with_just_enough_room_for_the_mark_of_its_end_has_it(tmp_path):  # noqa: F811
+    config = msgspec.structs.replace(EXTENDED, mapped_file_size_consume_queue_ext=504)
+    with open_extended(tmp_path, Clock(), config) as store:
+        put(store, range(26))
+    file = tmp_path / DIRECTORY / "orders" / "0" / f"{0:020d}"
+    assert file.read_bytes()[500:] == b"\xff\xff\0\0"
+
+
 def test_units_without_an_entry_become_zeros(tmp_path):  # noqa: F811
     with open_extended(tmp_path, Clock()) as store:
         put(store, range(30))
