@@ -64,7 +64,7 @@ def test_compatible_recovery_ends_the_log_where_java_does(case, tmp_path):
 
 @pytest.mark.parametrize("case", CRASH_CASES)
 def test_compatible_recovery_keeps_the_records_that_java_keeps(case, tmp_path):
-    parts, _ = recovered(case, tmp_path, RecoveryPolicy.COMPATIBLE)
+    parts, report = recovered(case, tmp_path, RecoveryPolicy.COMPATIBLE)
     survey = survey_log(parts.log_files.files, now_ms=NOW_MS)
     found = [
         (int(offset), int(size))
@@ -75,6 +75,8 @@ def test_compatible_recovery_keeps_the_records_that_java_keeps(case, tmp_path):
     expected = [(r["phy"], r["size"]) for r in java(case)["records"] if r["type"] == "msg"]
     assert found == expected
     assert survey.end == java(case)["maxPhyOffset"]
+    told = {int(one.file[-20:]) + one.offset for one in report.findings if one.kind == "log-end"}
+    assert told <= {survey.end}
 
 
 @pytest.mark.parametrize("case", CRASH_CASES)

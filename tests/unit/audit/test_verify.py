@@ -10,7 +10,7 @@ import pytest
 from rocketstore import MessageStore, repair_store, verify_store
 from rocketstore.config import BrokerRole, StoreConfig
 from rocketstore.format.checkpoint import Checkpoint, encode_checkpoint
-from rocketstore.rules.findings import Finding, Severity, VerifyReport, state_of
+from rocketstore.rules.findings import Finding, LastWriter, Severity, VerifyReport, state_of
 from rocketstore.verification.small_files import checkpoint_findings
 from support.audit_runs import audited, keys
 from support.clock import START_MS, Clock
@@ -374,3 +374,12 @@ def test_entries_before_a_queue_s_first_file_are_written_by_a_repair_only(tmp_pa
     assert (missing.queue_offset, missing.size, missing.action) == (0, 2000, "repair writes them")
     repair_store(root, CONFIG, now_ms=NOW_MS)
     assert not verify(root).findings
+
+
+@pytest.mark.parametrize(
+    ("at", "is_mended"), [(99, False), (100, False), (101, True), (None, False)]
+)
+def test_only_entries_past_the_last_that_a_dead_writer_made_are_not_made_yet(at, is_mended):
+    found = Finding(Severity.DAMAGE, "queue-lacks", "f", 0, 20, "why", "do", physical_offset=at)
+    judged = LastWriter(dispatched_to=100).judged(found)
+    assert (judged.severity is Severity.WARNING) == is_mended
