@@ -376,9 +376,7 @@ def test_entries_before_a_queue_s_first_file_are_written_by_a_repair_only(tmp_pa
     assert not verify(root).findings
 
 
-@pytest.mark.parametrize(
-    ("at", "is_mended"), [(99, False), (100, False), (101, True), (None, False)]
-)
+@pytest.mark.parametrize(("at", "is_mended"), [(100, False), (101, True), (None, False)])
 def test_only_entries_past_the_last_that_a_dead_writer_made_are_not_made_yet(at, is_mended):
     found = Finding(Severity.DAMAGE, "queue-lacks", "f", 0, 20, "why", "do", physical_offset=at)
     judged = LastWriter(dispatched_to=100).judged(found)

@@ -112,14 +112,6 @@ def test_a_master_listens_where_it_is_said(tmp_path):
             open_master(tmp_path / "second", ha_listen_address="127.0.0.2", ha_listen_port=port)
 
 
-def test_a_slave_follows_a_master_that_listens_at_an_address_of_ipv6(tmp_path):
-    with open_master(tmp_path / "master", ha_listen_address="::1") as master:
-        port = master.replication.address[1]
-        with open_slave(tmp_path / "slave", f"[::1]:{port}") as slave:
-            put(master)
-            wait_for_slave(master, slave)
-
-
 def test_without_a_port_nobody_listens_and_without_a_master_nobody_follows(tmp_path):
     with MessageStore.open(tmp_path, StoreConfig.small()) as store:
         assert store.replication is None

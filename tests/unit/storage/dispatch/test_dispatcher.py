@@ -341,19 +341,17 @@ def test_a_forced_pass_mends_an_entry_that_is_torn(parts, topic, torn_at, is_new
     assert parts.bytes_on_disk() == right
 
 
-@pytest.mark.parametrize(("further", "queue_id"), [("further", 3), ("%LMQ%further", 0)])
-def test_a_forced_pass_keeps_the_earlier_of_two_records_in_a_further_queue(
-    parts, further, queue_id
-):
-    topic = further.encode()
+@pytest.mark.parametrize(("name", "at"), [("further", 3), ("%LMQ%further", 0)])
+def test_a_forced_pass_keeps_the_earlier_of_two_records_in_a_further_queue(parts, name, at):
+    topic = name.encode()
     names = b"INNER_MULTI_DISPATCH\x01%b\x02INNER_MULTI_QUEUE_OFFSET\x010" % topic
     [first] = parts.append(properties=names, queue_id=3)
     parts.append(properties=names, queue_id=3)
-    [third] = parts.append(topic=topic, queue_id=queue_id, queue_offset=0)
+    [third] = parts.append(topic=topic, queue_id=at, queue_offset=0)
     parts.run()
     parts.dispatcher.dispatch_range(0, parts.end)
     parts.dispatcher.dispatch_range(third, parts.end)
-    assert [entry[0] for entry in parts.entries(further, queue_id)] == [first]
+    assert [entry[0] for entry in parts.entries(name, at)] == [first]
 
 
 def test_a_forced_pass_has_a_file_copied_once_before_it_replaces_its_first_entry(parts):

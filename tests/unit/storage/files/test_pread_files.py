@@ -9,14 +9,8 @@ import pytest
 
 from rocketstore.errors import SystemRefusedError
 from rocketstore.format.file_name import file_name
-from rocketstore.rules.files import FileProblem, usual_place, usual_size
-from rocketstore.storage.files.pread_files import (
-    LogFile,
-    OpenFiles,
-    PreadFiles,
-    ReadLogFile,
-    listed_files,
-)
+from rocketstore.rules.files import FileProblem
+from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, ReadLogFile, listed_files
 from rocketstore.units import ByteRange, MiB
 from support.descriptors import open_descriptors
 
@@ -33,11 +27,12 @@ def problems(files: PreadFiles) -> dict[str, FileProblem]:
     return {finding.path.name: finding.problem for finding in files.findings}
 
 
-def test_an_empty_file_tells_no_size_and_one_stray_file_no_place():
-    sizes = {0: 0, 30: SIZE, 100: SIZE}
-    empty, *two = (LogFile(base, size, Path(f"{base:020}"), 0) for base, size in sizes.items())
-    assert usual_size([empty]) == 0
-    assert usual_place(two, SIZE) == 0
+def test_an_empty_file_tells_no_size_and_one_stray_file_no_place(tmp_path):
+    make(tmp_path / "empty", 0, size=0)
+    assert PreadFiles((tmp_path / "empty",)).file_size == 0
+    make(tmp_path / "two", 30, 100)
+    found = problems(PreadFiles((tmp_path / "two",), file_size=SIZE))
+    assert found == {file_name(30): FileProblem.MISPLACED}
 
 
 def test_bytes_come_from_the_file_that_holds_them(tmp_path):
