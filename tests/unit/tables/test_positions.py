@@ -231,7 +231,7 @@ def test_a_bit_that_flips_in_the_last_record_sets_groups_back_to_the_mark_before
     with_a_flipped_bit(tmp_path, 100)
     told = told_of(tmp_path)
     assert told
-    assert all("or this one before its last record was damaged" in one for one in told)
+    assert all("or with this one before its end was lost or damaged" in one for one in told)
     with opened(tmp_path) as store:
         assert store.consumer_offsets.get("orders", "billing", 0) == 190
 
