@@ -472,6 +472,25 @@ def test_the_filler_of_an_earlier_log_is_not_the_end_of_a_file(root, log):
     assert sorted_places(run.drain()) == later
 
 
+def test_a_file_that_is_closed_while_its_end_is_looked_for_is_no_loss(root, mode, monkeypatch, log):
+    put = log.put(36, b"kept")
+    run = StreamRun(root, **ALL, **mode)
+    look, later = live_log.LiveLog._checked_end, []
+
+    def look_and_then_close(*place):
+        found = look(*place)
+        later.extend(
+            [] if later else log.put(2, b"in the next file, for this one is too short" * 10)
+        )
+        return found
+
+    monkeypatch.setattr(live_log.LiveLog, "_checked_end", look_and_then_close)
+    assert places_of(run.batch()) == put
+    assert '"crc"' in run.checkpoint.offsets[-1]
+    assert places_of(flat(run.drain())) == later
+    assert later[0] == 4096
+
+
 @pytest.mark.parametrize("row", [0, 11])
 def test_a_page_that_is_filled_while_it_is_copied_is_no_damage(root, monkeypatch, row, log):
     put = log.put(20, b"x" * 50)

@@ -166,6 +166,18 @@ def test_numbers_of_queues_are_carried_until_the_stream_has_passed_them(store):
     assert "first" not in saved(run)
 
 
+@pytest.mark.parametrize("name", ["startingOffsets", "startingOffsetsByTimestamp"])
+def test_a_stream_that_began_at_the_latest_message_goes_on_in_the_next_file(store, name):
+    put(store, 3, body=b"x" * 1800)
+    starts = {name: json.dumps({"Topic": {"0": -1 if name == "startingOffsets" else 1 << 60}})}
+    run = StreamRun(store.root, subscribe="Topic", **starts)
+    assert run.batch() == []
+    assert saved(run)["offset"] == store.end
+    later = put(store, 2, body=b"x" * 3000)
+    assert later[0] == LOG_FILE_BYTES
+    assert places_of(flat(run.drain())) == later
+
+
 def test_a_number_that_a_queue_does_not_have_is_a_loss_or_the_nearest(store):
     places = put(store, 10)
     options = {"subscribe": "Topic", "startingOffsets": '{"Topic":{"0":12}}'}

@@ -54,6 +54,7 @@ LOOK_BYTES: Final = 8 * MiB
 """Without a record are the end of a file that is being written, however long it is: its zeros may
 be there already, and to read a gigabyte of them for each batch costs more than the batch."""
 
+FILLER: Final = "filler"  # up to a file's end, which may have come after a place was saved
 SETTLED_NS: Final = 2_000_000_000
 """A directory that changed less than this ago may change again without another time."""
 
@@ -164,7 +165,8 @@ class LiveLog:
             return None, 0, "zeros" if data else "nothing"
         found = decode(data, 0, offset, check_crc=True)
         if found is None:
-            return None, 0, "no intact record"
+            filler = left.to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big")
+            return None, 0, FILLER if data[:8] == filler else "no intact record"
         crc = zlib.crc32(data[: found.size])
         return found, crc, f"a record with CRC {crc:08x}"
 
@@ -173,10 +175,9 @@ class LiveLog:
         (record, crc, _), segment = self.record(offset), segment_at(self.segments, offset)
         if record is None or segment is None:
             return Place(offset)
-        stop, file_stop = offset + record.size, segment.base + segment.file_size
-        filler = (file_stop - stop).to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big")
-        found = log_bytes(self.store, self.segments, stop, len(filler))
-        return Place(file_stop if found == filler else stop, offset, crc)
+        stop = offset + record.size
+        is_closed = self.record(stop)[2] == FILLER
+        return Place(segment.base + segment.file_size if is_closed else stop, offset, crc)
 
     @cached_property
     def end(self) -> Place:
@@ -192,8 +193,8 @@ class LiveLog:
             last = last if found is None else found
             if position < segment.base + segment.file_size:
                 break
-        place = Place(position) if last is None else self.after(last)
-        return place if place.offset == position else Place(position)
+        # What closed the file after that look is no part of this batch.
+        return (Place(position) if last is None else self.after(last))._replace(offset=position)
 
     def _checked_end(self, segment: Segment, position: int) -> tuple[int | None, int]:
         """Return the last record of a file being written, and where the next one begins."""
@@ -236,7 +237,7 @@ class LiveLog:
                 f"{place.crc:08x}, found {what}: the log was cut and written again, or damaged"
             )
         record, _, what = self.record(place.offset)
-        if record is not None or place.offset in (self.start, self.end.offset):
+        if record is not None or what == FILLER or place.offset in (self.start, self.end.offset):
             return None
         return f"expected a record's start or the log's end, found {what}"
 

@@ -269,12 +269,9 @@ class StoreStreamReader(DataSourceStreamReader, spark.SupportsTriggerAvailableNo
         read = self.stream_options.read
         for store in stores if self.kind == QUEUES else ():
             for key in queues.chosen_queues(store, read, BATCH_CONSUME_QUEUE_DIRECTORY):
-                raise ConfigError(
-                    f"a stream does not follow batch queues, which topic {key.topic} has",
-                    key="subscribe",
-                    value=key.topic,
-                    hint='stream all topics, that is the log, and filter: .where("topic = …")',
-                )
+                what = f"a stream does not follow batch queues, which topic {key.topic} has"
+                hint = 'stream all topics, that is the log, and filter: .where("topic = …")'
+                raise ConfigError(what, key="subscribe", value=key.topic, hint=hint)
 
     def _report_absent(self, whose: str, name: str, place: Place, found: Iterable[str]) -> None:
         what = f"{whose} a store {name!r} at physical offset {place.offset}, expected its files "
