@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocketstore import Message, MessageStore
+from rocketstore import Message, MessageStore, verify_store
 from rocketstore.storage.read_only import ReadOnlyStore
 from rocketstore.storage.reading.reader import Reader
 from support.both_sides import all_of_java, all_of_ours, for_java, offsets, small_config
@@ -98,3 +98,4 @@ def test_java_enters_a_message_that_we_let_wait_when_it_delivers_it(tmp_path):
         assert [one["topic"] for one in java.read_queue("%LMQ%a")] == [
             "later", "SCHEDULE_TOPIC_XXXX"
         ]  # fmt: skip
+    assert verify_store(tmp_path, small_config(**ON)).findings == []

@@ -97,7 +97,7 @@ def expected_entries(
     # An extra queue keeps the plain hash of the tags (spec F8).
     entries["tags_code"] = np.concatenate((codes[rows], columns.tags_code[extra_columns[:, 0]]))
     is_extra = np.arange(len(all_rows)) >= len(rows)
-    is_due = ~is_extra & columns.call_for(CallsFor.DUE_TIME)[all_rows]
+    is_due = columns.call_for(CallsFor.DUE_TIME)[all_rows]  # 4.9 has it in extra queues too (K-L6)
     deliver_from = np.where(is_due, columns.store_timestamp[all_rows], -1)
     return ExpectedEntries(
         np.concatenate((queue_number[rows], extra_columns[:, 1])),
