@@ -55,7 +55,7 @@ from rocketstore.storage.recovery.log_survey import chain_records, survey_log
 from rocketstore.units import QueueKey
 from rocketstore.verification import index_rules, queue_rules
 from rocketstore.verification.batch_rules import batch_queue_findings
-from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
+from rocketstore.verification.file_rules import log_file_findings, queue_file_findings, raft_finding
 from rocketstore.verification.index_rules import IndexFacts, Lacking
 from rocketstore.verification.queue_findings import extension_findings, queue_findings
 from rocketstore.verification.queue_rules import QueuePart, QueueView, entries_at
@@ -80,7 +80,7 @@ def find_layout(root: Path, config: StoreConfig) -> tuple[StoreLayout, StoreSize
     refuse_no_store(layout)
     PreadLog(layout, OpenFiles()).refuse_absent()
     top = layout.consume_queue
-    queues = [top / key.topic / str(key.queue_id) for key in listed_queues(top)]
+    queues = [top / str(key) for key in listed_queues(top)]
     index = listed_index_files(layout.index, []).items()
     log = file_lengths(layout.log_directories)
     return layout, resolve_sizes(config, observed_in(config, log, file_lengths(queues), index))
@@ -146,8 +146,7 @@ class StoreAudit:
             is_index = path.is_relative_to(self.layout.index)
             yield from self._unreadable("index-wrong" if is_index else "queue-wrong", path, bad)
         for raft in dledger_directories(self.layout.root):
-            reason = "the log of a DLedger broker, whose messages are not looked at"
-            yield finding("dledger", self.below_root(raft), reason)
+            yield raft_finding(self.below_root(raft))
         yield from self.kinds.findings
         for queue in self.queues:
             yield from queue_file_findings(queue.key, queue.files.findings, self.below_root)
@@ -327,10 +326,9 @@ class QueueAudit:
     def _queue(self, key: QueueKey) -> AuditedQueue:
         # A topic that is not a directory's name must not lead out of this one.
         is_name = is_directory_name(key.topic)
-        below = (key.topic, str(key.queue_id))
-        directories = (self._directory.joinpath(*below),) if is_name else ()
+        directories = (self._directory / str(key),) if is_name else ()
         files = PreadFiles(directories, open_files=self.open_files, file_size=self._file_size)
-        extension = self._directory.with_name(CONSUME_QUEUE_EXT_DIRECTORY).joinpath(*below)
+        extension = self._directory.with_name(CONSUME_QUEUE_EXT_DIRECTORY) / str(key)
         units = functools.partial(PreadFiles, (extension,), open_files=self.open_files)
         return AuditedQueue(key, files, UnitReader(units))
 

@@ -17,8 +17,10 @@ from rocketstore.format.file_name import (
     COMMIT_LOG_DIRECTORY,
     CONFIG_DIRECTORY,
     CONSUME_QUEUE_EXT_DIRECTORY,
+    DLEDGER_HEAD_BYTES,
     INDEX_DIRECTORY,
     LOCK_FILE_NAME,
+    is_dledger_head,
     is_judged,
     parse_file_name,
     parse_queue_id,
@@ -30,6 +32,7 @@ from rocketstore.places.files import (
     files_at,
     offset_files,
     passing_over_deleted,
+    read_part,
     side_by_side,
     subdirectories,
 )
@@ -38,7 +41,7 @@ from rocketstore.places.log_files import list_segments
 from rocketstore.places.queue_files import EVERY_KIND
 from rocketstore.places.small_files import small_content
 from rocketstore.places.stores import configured_log, store_with_log
-from rocketstore.rules.files import FileFinding, FileProblem, no_store, usable_files
+from rocketstore.rules.files import FileFinding, FileProblem, dledger_log, no_store, usable_files
 from rocketstore.rules.newer import NEWER_FILES
 from rocketstore.rules.queue_kinds import queue_kinds
 from rocketstore.scan.queue_search import last_up_to
@@ -81,9 +84,9 @@ def row_of(entries: Iterable[FileEntry], file_size: int) -> FileRow:
 class StoreListing(NamedTuple):
     """All files of a store, as they were listed.
 
-    Tasks open `location`, of which `root` is the path inside its file system. A live store has a
-    working writer: records that it has not dispatched yet are no fault. An aborted one has none,
-    and a file ``abort``.
+    Tasks open `location`, of which `root` is the path inside its file system. The directories
+    `dledger` have a log of DLedger. A live store has a working writer: records that it has not
+    dispatched yet are no fault. An aborted one has none, and a file ``abort``.
     """
 
     location: str
@@ -96,6 +99,7 @@ class StoreListing(NamedTuple):
     batch_queues: dict[QueueKey, FileRow]
     index_entries: list[FileEntry]
     extensions: dict[QueueKey, list[FileEntry]]
+    dledger: list[str]
     is_live: bool
     was_aborted: bool
 
@@ -136,14 +140,20 @@ def list_store(location: str, config: StoreConfig) -> StoreListing:
     files, root = files_at(location)
     root = root.rstrip("/")
     there = {one.name: one.is_directory for one in files.list(root)}
+    rafts = [f"{root}/{name}" for name in there if name.startswith("dledger-")]
+    rafts = [path for path in rafts if offset_files(files.list(f"{path}/data"))]
     if named := configured_log(location, config):
         store_with_log(location, named)  # raises where one is not there
     elif not there.get(COMMIT_LOG_DIRECTORY):
-        raise no_store(location if is_remote(location) else Path(root))
+        none = no_store(location if is_remote(location) else Path(root))
+        raise dledger_log(rafts[0]) if rafts else none
     else:
         list_segments(location)  # raises where it is one directory of several
     directories = named or (f"{root}/{COMMIT_LOG_DIRECTORY}",)
     log = [entry for path in directories for entry in files.list(path)]
+    for base, _, path in offset_files(log)[:1]:
+        if is_dledger_head(read_part(location, path, 0, DLEDGER_HEAD_BYTES), base):
+            raise dledger_log(path)
     queues, batch_queues, extensions = (
         {
             QueueKey(topic, queue_id): entries
@@ -175,6 +185,7 @@ def list_store(location: str, config: StoreConfig) -> StoreListing:
         {key: row_of(entries, _usual(entries)) for key, entries in sorted(batch_queues.items())},
         index,
         extensions,
+        rafts,
         is_live,
         has_abort and not is_live,
     )

@@ -36,6 +36,14 @@ def no_store(place: Path | str, log: Path | None = None) -> NotAStoreError:
     return NotAStoreError(f"{place} is not a store: {what}", hint=hint)
 
 
+def dledger_log(path: Path | str) -> NotAStoreError:
+    """Return the error that a log is one of DLedger."""
+    return NotAStoreError(
+        f"{path} is the log of a DLedger broker, which is neither read nor written here",
+        hint="let the broker run; to continue without its messages, move it out of the store",
+    )
+
+
 def lost_log(
     place: Path | str, error: type[StoreError] = NotAStoreError, said: str = ""
 ) -> StoreError:

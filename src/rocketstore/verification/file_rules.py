@@ -77,6 +77,12 @@ def log_file_findings(
             yield finding("log-empty", "commitlog", reason, severity=Severity.NOTE, action=action)
 
 
+def raft_finding(directory: str) -> Finding:
+    """Return the finding that a directory beside the log has one of DLedger."""
+    reason = "the log of a DLedger broker, whose messages are not looked at"
+    return finding("dledger", directory, reason)
+
+
 def queue_file_findings(
     key: QueueKey, problems: Iterable[FileFinding[AnyPath]], shown: Callable[[AnyPath], str]
 ) -> Iterator[Finding]:

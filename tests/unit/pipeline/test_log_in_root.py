@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from rocketstore import MessageStore, repair_store, verify_store
-from rocketstore.errors import StoreLockedError
+from rocketstore.errors import NotAStoreError, StoreLockedError
 from support.audit_runs import audited
 from support.clock import START_MS, Clock
 from support.rebuild_runs import rebuilt_here
@@ -107,10 +107,21 @@ def test_a_rebuild_keeps_copies_of_queues_and_makes_nothing_of_them(tmp_path):
         assert store.max_offset("Topic0.bak", 0) == 0
 
 
-def test_verify_names_a_log_of_dledger_beside_ours(tmp_path):
+@pytest.mark.parametrize("look", [verify_store, audited])
+def test_verify_and_audit_name_a_log_of_dledger_beside_ours(tmp_path, look):
     build_store(tmp_path, COUNT, Clock())
     file = tmp_path / "dledger-n0" / "data" / ("0" * 20)
     file.parent.mkdir(parents=True)
     file.write_bytes(bytes(100))
-    (found,) = verify_store(tmp_path, CONFIG, now_ms=NOW_MS).findings
+    (found,) = look(tmp_path, CONFIG, now_ms=NOW_MS).findings
     assert (found.kind, found.file) == ("dledger", "dledger-n0")
+
+
+@pytest.mark.parametrize("look", [verify_store, audited])
+@pytest.mark.parametrize("place", ["dledger-n0/data", "commitlog"])
+def test_verify_and_audit_refuse_a_log_of_dledger_by_its_name(tmp_path, look, place):
+    file = tmp_path / place / ("0" * 20)
+    file.parent.mkdir(parents=True)
+    file.write_bytes(((1).to_bytes(4, "big") + bytes(72) + (48).to_bytes(8, "big")).ljust(16_384))
+    with pytest.raises(NotAStoreError, match=f"{tmp_path}/{place.partition('/')[0]}.* DLedger"):
+        look(tmp_path, CONFIG, now_ms=NOW_MS)

@@ -21,6 +21,7 @@ import msgspec
 from rocketstore.errors import ConfigError, NotAStoreError, StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format import file_name as names
+from rocketstore.rules.files import dledger_log
 from rocketstore.storage.files.disk import Disk, read_at, read_whole, real_path, system_errors
 from rocketstore.storage.files.pread_files import listed_files
 from rocketstore.storage.files.whole_file import replace_whole
@@ -177,10 +178,7 @@ def refuse_dledger(layout: StoreLayout, *, writes: bool = False) -> None:
                     logs, is_log = [path], True
             break
     if logs and (is_log or writes):
-        raise NotAStoreError(
-            f"{logs[0]} is the log of a DLedger broker, which is neither read nor written here",
-            hint="let the broker run; to continue without its messages, move it out of the store",
-        )
+        raise dledger_log(logs[0])
 
 
 def refuse_absent(

@@ -48,7 +48,7 @@ from rocketstore.rules.log_rules import LogView, Stretch, log_findings
 from rocketstore.rules.newer import newer_findings
 from rocketstore.rules.queue_kinds import queue_kinds
 from rocketstore.units import QueueKey, system_clock_ms
-from rocketstore.verification.file_rules import log_file_findings, queue_file_findings
+from rocketstore.verification.file_rules import log_file_findings, queue_file_findings, raft_finding
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
 from rocketstore.verification.queue_findings import extension_findings
 from rocketstore.verification.queue_rules import EXPLAINED
@@ -285,8 +285,8 @@ class _Audit(NamedTuple):
                 for base, size, path in row.files:
                     yield listed._replace(place=base, size=size, file=path)
         for one in positions(self.small.get, self.changed):
-            kind = "batch" if one.topic in self.common.batch_topics else "queue"
-            target = audit_work.queue_target(QueueKey(one.topic, one.queue_id), kind)
+            kind = "batch" if one.queue.topic in self.common.batch_topics else "queue"
+            target = audit_work.queue_target(one.queue, kind)
             position = FactRow(target, "position", -1, first=one.offset)
             yield position._replace(file=one.file, who=one.who)
 
@@ -339,6 +339,7 @@ class _Audit(NamedTuple):
         end, shown = 0 if log.files else known_log_end(places.location), places.below_root
         yield from log_file_findings(log.problems, last, entry_count, shown, last_bytes, end)
         yield from log_findings(view, places.file_position, is_live=places.is_live)
+        yield from map(raft_finding, map(places.below_root, places.dledger))
         yield from self.of_kinds
         for key, row in (*places.queues.items(), *places.batch_queues.items()):
             yield from queue_file_findings(key, row.problems, places.below_root)

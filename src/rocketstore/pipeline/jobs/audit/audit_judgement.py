@@ -199,7 +199,7 @@ def _position_findings(
 ) -> Iterator[Finding]:
     for row in rows:
         if row.kind == "position":
-            position = Position(str(row.file), str(row.who), *key, row.first)
+            position = Position(str(row.file), str(row.who), key, row.first)
             yield from position_findings(position, bounds)
 
 
