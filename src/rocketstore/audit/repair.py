@@ -306,7 +306,7 @@ class _Repair:
         """Return the directories of queues, and the files there, of the log and of the index."""
         layout = self.layout
         tops = (layout.consume_queue, layout.consume_queue_ext, layout.batch_consume_queue)
-        queues = [top / key.topic / str(key.queue_id) for top in tops for key in listed_queues(top)]
+        queues = [top / str(key) for top in tops for key in listed_queues(top)]
         lengths = dict(file_lengths([*layout.commit_log_directories, *queues]))
         return queues, [*lengths, *listed_index_files(layout.index, [])]
 

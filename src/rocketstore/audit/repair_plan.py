@@ -196,8 +196,8 @@ def _in_the_way(audit: StoreAudit, queues: Iterable[QueuePlan]) -> list[FileFix]
     layout = audit.layout
     places = [layout.consume_queue, layout.batch_consume_queue, layout.index]
     for plan in queues:
-        topic = layout.consume_queue / plan.queue.topic
-        places += [topic, topic / str(plan.queue.queue_id)]
+        place = layout.consume_queue / str(plan.queue.key)
+        places += [place.parent, place]
     # A link to a directory that is not there is a disk that may be mounted tomorrow.
     found = dict.fromkeys(path for path in places if path.exists() and not path.is_dir())
     return [FileFix(path, 0, moves=True) for path in found]

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
-from rocketstore.units import counted
+from rocketstore.units import QueueKey, counted
 
 
 class Severity(Enum):
@@ -180,28 +180,15 @@ class Finding(Reported, frozen=True):
 
 
 def finding(  # noqa: PLR0913 - what, where, why; the rest have defaults
-    kind: str,
-    file: str,
-    reason: str,
-    *,
-    offset: int = 0,
-    size: int = 0,
-    severity: Severity | None = None,
-    action: str | None = None,
+    kind: str, file: str, reason: str, *, offset: int = 0, size: int = 0,
+    severity: Severity | None = None, action: str | None = None, queue: QueueKey | None = None,
     **more: Any,
-) -> Finding:
+) -> Finding:  # fmt: skip
     """Return a finding with the severity and the remedy of its kind, unless others are given."""
-    known = KINDS[kind]
-    return Finding(
-        known.severity if severity is None else severity,
-        kind,
-        file,
-        offset,
-        size,
-        reason,
-        known.action if action is None else action,
-        **more,
-    )
+    usual = KINDS[kind]
+    severity, action = severity or usual.severity, usual.action if action is None else action
+    more |= queue._asdict() if queue else {}
+    return Finding(severity, kind, file, offset, size, reason, action, **more)
 
 
 class LastWriter(NamedTuple):

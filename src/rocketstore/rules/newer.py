@@ -113,4 +113,4 @@ def newer_findings(
         if count:
             what = f"{count} times {_POPS}, and their groups' offsets have passed them"
             action = f"{_UNTIL}set the offset of {_REVIVE_GROUP} to the end of this queue"
-            yield finding("newer", f"consumequeue/{key.topic}/{key.queue_id}", what, action=action)
+            yield finding("newer", f"consumequeue/{key}", what, action=action)

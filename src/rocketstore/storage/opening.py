@@ -277,7 +277,7 @@ def open_parts(
 def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
     """Return a file of the commonest length of each family that the store has."""
     root, slots, items = layout.consume_queue, config.max_hash_slot_num, config.max_index_num
-    queues = (file_lengths([root / key.topic / str(key.queue_id)]) for key in listed_queues(root))
+    queues = (file_lengths([root / str(key)]) for key in listed_queues(root))
     log, some = file_lengths(layout.log_directories), islice(filter(None, queues), LOOKED_AT_QUEUES)
     index_size = None if slots is None or items is None else IndexLayout(slots, items).size_bytes
     return ObservedSizes(

@@ -142,7 +142,7 @@ class ReadOnlyStore(Reader):
     def _lost(
         self, key: QueueKey, found: tuple[int, int], known: tuple[int, int]
     ) -> FileFinding[Path]:
-        directory = self.layout.consume_queue / key.topic / str(key.queue_id)
+        directory = self.layout.consume_queue / str(key)
         says = [f"entries from {first} up to {stop}" for first, stop in (known, found)]
         return FileFinding(directory, FileProblem.MISSING, *says)
 

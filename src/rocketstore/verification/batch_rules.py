@@ -40,18 +40,14 @@ def batch_queue_findings(
     if writer.is_live and len(stored):  # retention may have been faster
         called = called[called["physical_offset"] >= stored["physical_offset"][0]]
     taken = _followed(called)
-    where = f"{BATCH_CONSUME_QUEUE_DIRECTORY}/{key.topic}/{key.queue_id}"
+    where = f"{BATCH_CONSUME_QUEUE_DIRECTORY}/{key}"
     if len(taken) < len(called):
         lost = np.setdiff1d(called["physical_offset"], taken["physical_offset"])
-        yield finding(
-            UNREACHABLE,
-            where,
-            f"{len(lost)} of {counted(len(called), 'record')}: their queue offsets cannot come "
-            "after those before them",
-            topic=key.topic,
-            queue_id=key.queue_id,
-            physical_offset=int(lost[0]),
+        records = counted(len(called), "record")
+        reason = (
+            f"{len(lost)} of {records}: their queue offsets cannot come after those before them"
         )
+        yield finding(UNREACHABLE, where, reason, queue=key, physical_offset=int(lost[0]))
     called = taken
     shorter = min(len(stored), len(called))
     differs = np.flatnonzero(stored[:shorter] != called[:shorter])
@@ -70,8 +66,7 @@ def batch_queue_findings(
         where,
         f"{entries} of {counted(len(called), 'record')}; the first {same} agree",
         action="repair builds the queue again",
-        topic=key.topic,
-        queue_id=key.queue_id,
+        queue=key,
         queue_offset=int(entry["base_offset"]),
         physical_offset=int(entry["physical_offset"]),
     )

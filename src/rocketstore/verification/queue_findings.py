@@ -23,16 +23,12 @@ def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
     """Yield what is wrong with a queue; what a live writer has yet to dispatch is no fault."""
     if not is_directory_name(queue.topic):
         if queue.record_count:
+            records = counted(queue.record_count, "record")
+            reason = f"{records} of a topic that cannot be a directory: {queue.key}"
             yield finding(
-                "queue-impossible",
-                "consumequeue",
-                f"{counted(queue.record_count, 'record')} of a topic that cannot be a directory: "
-                f"{queue.topic}/{queue.queue_id}",
-                severity=Severity.WARNING,
-                action="nothing to do",
-                topic=queue.topic,
-                queue_id=queue.queue_id,
-            )
+                "queue-impossible", "consumequeue", reason, severity=Severity.WARNING,
+                action="nothing to do", queue=queue.key,
+            )  # fmt: skip
         return
     backed_stop, made_again = runs.stop_of(queue.backed), []
     for start, stop in runs.pairs(queue.truly_missing):
@@ -111,8 +107,7 @@ def _found(queue: QueueView, kind: str, span: tuple[int, int], reason: str, **mo
         f"{offsets_text(start, stop)}: {reason}" if start < stop else reason,
         offset=start * ENTRY_SIZE_BYTES,
         size=(stop - start) * ENTRY_SIZE_BYTES,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
+        queue=queue.key,
         queue_offset=start if start < stop else None,
         **more,
     )
@@ -131,16 +126,9 @@ def extension_findings(sizes_of: Mapping[QueueKey, Sequence[int]]) -> Iterator[F
         if max(sizes) > usual:
             reason = f"a file of a queue extension has {max(sizes)} bytes, expected {usual}"
             severity, action = Severity.DAMAGE, "no writer opens the store; repair cuts the file"
-        yield finding(
-            "queue-ext",
-            f"{CONSUME_QUEUE_EXT_DIRECTORY}/{key}",
-            reason,
-            size=sum(sizes),
-            severity=severity,
-            action=action,
-            topic=key.topic,
-            queue_id=key.queue_id,
-        )
+        more: Any = {"severity": severity, "action": action, "queue": key}
+        place = f"{CONSUME_QUEUE_EXT_DIRECTORY}/{key}"
+        yield finding("queue-ext", place, reason, size=sum(sizes), **more)
 
 
 def usual_extension_size(sizes: Iterable[Sequence[int]]) -> int:

@@ -241,7 +241,7 @@ class QueueView:
     @property
     def directory(self) -> str:
         """Path below the store."""
-        return f"consumequeue/{self.topic}/{self.queue_id}"
+        return f"consumequeue/{self.key}"
 
     @property
     def truly_missing(self) -> Runs:

@@ -144,8 +144,7 @@ class Position(NamedTuple):
 
     file: str
     who: str
-    topic: str
-    queue_id: int
+    queue: QueueKey
     offset: int
 
 
@@ -168,10 +167,11 @@ def positions(
     for shown, table in position_tables(content_of, changed):
         if isinstance(table, ConsumerOffsets):
             for group, key, offset in table.rows():
-                yield Position(shown, f"group {group}", *key, offset)
+                yield Position(shown, f"group {group}", key, offset)
         else:
             for level, offset in sorted(table.offset_table.items()):
-                yield Position(shown, f"delay level {level}", DELAY_TOPIC, level - 1, offset)
+                key = QueueKey(DELAY_TOPIC, level - 1)
+                yield Position(shown, f"delay level {level}", key, offset)
 
 
 def standing_findings(
@@ -180,8 +180,8 @@ def standing_findings(
     """Compare positions with the first and end of each queue (`position_findings`)."""
     topics = {DELAY_TOPIC, *(key.topic for key in bounds)}
     for one in standing:
-        if one.topic in topics:  # otherwise it was deleted, or has had no message yet
-            yield from position_findings(one, bounds.get(QueueKey(one.topic, one.queue_id), (0, 0)))
+        if one.queue.topic in topics:  # otherwise it was deleted, or has had no message yet
+            yield from position_findings(one, bounds.get(one.queue, (0, 0)))
 
 
 def position_findings(position: Position, bounds: tuple[int, int]) -> Iterator[Finding]:
@@ -201,8 +201,7 @@ def position_findings(position: Position, bounds: tuple[int, int]) -> Iterator[F
         position.file,
         reason,
         action=action,
-        topic=position.topic,
-        queue_id=position.queue_id,
+        queue=position.queue,
         queue_offset=position.offset,
         expected=f"{first} to {end}",
         found=str(position.offset),

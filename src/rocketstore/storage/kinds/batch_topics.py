@@ -213,7 +213,7 @@ class BatchTopics(BatchQueues):
         ]
 
     def _take_in(self, key: QueueKey) -> MappedBatchQueue:
-        directory = self._root / key.topic / str(key.queue_id)
+        directory = self._root / str(key)
         queue = MappedBatchQueue(
             directory, self._file_size, lambda: self._log.min_offset, disk=self._disk
         )
@@ -300,7 +300,7 @@ def file_size(layout: StoreLayout, config: StoreConfig, sizes: StoreSizes) -> in
     root, entry = layout.batch_consume_queue, BATCH_ENTRY_SIZE_BYTES
     wanted = config.mapped_file_size_batch_queue
     wanted = None if wanted is None else -(-wanted // entry) * entry
-    queues = [root / key.topic / str(key.queue_id) for key in listed_queues(root)]
+    queues = [root / str(key) for key in listed_queues(root)]
     usual = commonest(made_files(file_lengths(queues), wanted), entry)
     default = sizes.consume_queue_file_bytes // ENTRY_SIZE_BYTES * entry
     key = "mapperFileSizeBatchConsumeQueue"

@@ -195,7 +195,7 @@ def newer_in(
 
     def codes_from(key: QueueKey, start: int) -> Iterator[npt.NDArray[np.int64]]:
         limits: Any = {"log_min_offset": lambda: 0, "log_end_before": lambda _: None}
-        queue = PreadQueue(root / key.topic / str(key.queue_id), open_files, **limits)
+        queue = PreadQueue(root / str(key), open_files, **limits)
         for _, entries in queue.chunks(max(start, queue.first_offset), queue.written_end):
             yield entries["tags_code"]
 

@@ -57,7 +57,7 @@ class QueueExtension(UnitReader):
     """The extension of one queue, to be read and written."""
 
     def __init__(self, key: QueueKey, queue: QueueSearch, shared: QueueExtensions) -> None:
-        self.directory = shared.directory / key.topic / str(key.queue_id)
+        self.directory = shared.directory / str(key)
         super().__init__(partial(PreadFiles, (self.directory,), open_files=shared.open_files))
         self._key, self._queue = key, queue
         self._shared = shared

@@ -150,7 +150,7 @@ class ConsumeQueueTable:
     def _add(self, key: QueueKey) -> ConsumeQueue:
         with self._create_lock:
             row = self.rows.add(is_extended=self.make_extension is not None)
-            directory = self.directory / key.topic / str(key.queue_id)
+            directory = self.directory / str(key)
             files = MappedFileQueue(directory, self.file_size, disk=self.disk)
             queue = ConsumeQueue(key, files, row, self.mappings, self.log_min_offset)
             if self.make_extension is not None:

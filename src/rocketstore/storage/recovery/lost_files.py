@@ -137,7 +137,7 @@ class LostFiles:
         elif queue is not None:
             queue.truncate(lost.first, self._evidence.copy_range, now_ms=now_ms)
         if lost.reason:
-            name = f"{self._queues.directory.name}/{lost.key.topic}/{lost.key.queue_id}"
+            name = f"{self._queues.directory.name}/{lost.key}"
             self._note("queue-cut" if size else "queue-lost", name, at, lost.reason, size)
 
     def _note(self, kind: str, name: str, at: int, reason: str, size: int = 0) -> None:

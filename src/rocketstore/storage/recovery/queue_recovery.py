@@ -114,7 +114,7 @@ class QueueRecovery:
             self.queues.set_aside.add(queue.key)
         else:
             queue.truncate(cut, self.evidence.copy_range, now_ms=self.now_ms, keep_to=keep_to)
-        name = f"{self.queues.directory.name}/{queue.key.topic}/{queue.key.queue_id}"
+        name = f"{self.queues.directory.name}/{queue.key}"
         reason = f"from queue offset {cut} on its entries are not of its own records: an earlier "
         reason += "log left them, or its directory is a copy of another queue's"
         action = "taken away, and kept in repair/"

@@ -395,7 +395,7 @@ class _Recovery:
 
     def _note_kept_places(self) -> None:
         for key, (first, stop) in sorted(self._kept.items()):
-            name = f"{self.parts.queues.directory.name}/{key.topic}/{key.queue_id}"
+            name = f"{self.parts.queues.directory.name}/{key}"
             at, size = first * ENTRY_SIZE_BYTES, (stop - first) * ENTRY_SIZE_BYTES
             reason = f"{offsets_text(first, stop)}: given out to what was lost with the log's end"
             action = f"they stay as places of lost records; the next message gets {stop}"

@@ -151,7 +151,7 @@ class _LogScan:
             batch = decode_batch_entry(entry)
             if not batch.is_written:
                 continue
-            target = QUEUE_TARGET + f"{key.topic}/{key.queue_id}".encode()
+            target = QUEUE_TARGET + str(key).encode()
             self._batches.append((target, start, batch.base_offset, -batch.message_count))
         targets = self._target_of[entries.queue_number]
         self._held.append((targets, start, entries.queue_offset, entries.entries.view(np.uint8)))

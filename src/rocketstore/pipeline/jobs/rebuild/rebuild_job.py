@@ -178,7 +178,7 @@ def _build(
 ) -> RebuildReport:
     """Make new queues and index below a directory; nothing else is written."""
     places = list_store(store, config)
-    old = sorted(f"{key.topic}/{key.queue_id}" for key, row in places.queues.items() if row.files)
+    old = sorted(str(key) for key, row in places.queues.items() if row.files)
     _refuse_log(places, had_log=bool(old or known_log_end(places.location)))
     common = config, batch_topics_of(places), now_ms + CLOCK_TOLERANCE_MS
     tasks = [log_blocks.ScanTask(*common, cuts) for cuts in log_cuts(places, max_split_bytes)]
