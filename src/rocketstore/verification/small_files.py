@@ -190,7 +190,7 @@ def position_findings(position: Position, bounds: tuple[int, int]) -> Iterator[F
     at = f"{position.who}: next is queue offset {position.offset}, and the queue"
     if position.offset > end:
         kind, reason = "consumer-ahead", f"{at} ends before {end}"
-        if position.topic == DELAY_TOPIC:
+        if position.queue.topic == DELAY_TOPIC:
             action = "nothing to do: the log itself says what was delivered"
     elif position.offset < first:
         kind, reason = "consumer-behind", f"{at} begins at {first}"
