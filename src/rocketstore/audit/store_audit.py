@@ -14,7 +14,7 @@ import functools
 import operator
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from errno import EIO, ENOENT
 from typing import TYPE_CHECKING
@@ -204,7 +204,6 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
     queues = QueueAudit(layout.consume_queue, queue_size, kinds.batch_topics, open_files)
     index = IndexAudit(layout.index, sizes.index_layout, open_files, is_live=is_live)
     met = Chain(0, 0)
-    lacking: list[Lacking] = []
     # Kernels and reads let other threads run meanwhile.
     each = functools.partial(spread, most=len(os.sched_getaffinity(0)))
     survey = survey_log(
@@ -215,10 +214,9 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
     spans = [(one.start, min(one.stop, survey.end)) for one in survey.kept if one.record_count]
     held = [(file, [span for span in spans if file.holds(span[0])]) for file in files]
     compare = functools.partial(_compared, now_ms + CLOCK_TOLERANCE_MS, queues, index, config)
-    for stretch, keys, parts, called in each(compare, held):
+    for stretch, parts, called in each(compare, held):
         for chain in stretch.chains:
             met.extend(chain)
-        lacking += keys
         for queue, part in parts.items():
             queue.part = queue_rules.added(queue.part, part)
         for key, content in called.items():
@@ -239,7 +237,7 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
         met,
         audited,
         batches,
-        index.finish(lacking, survey) if config.message_index_enable else [],
+        index.finish(survey) if config.message_index_enable else [],
         open_files.bad,
         writer,
         survey.counts(
@@ -255,12 +253,10 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
 def _compared(
     latest_ms: int, queues: QueueAudit, index: IndexAudit, config: StoreConfig,
     held: tuple[ReadLogFile, Sequence[tuple[int, int]]],
-) -> tuple[
-    Stretch, list[Lacking], dict[AuditedQueue, QueuePart], dict[QueueKey, bytearray]
-]:  # fmt: skip
+) -> tuple[Stretch, dict[AuditedQueue, QueuePart], dict[QueueKey, bytearray]]:  # fmt: skip
     """Compare records in spans of a file with queues and index; gather entries of batch queues."""
     file, spans = held
-    met, lacking = Stretch(file.base, file.base), []
+    met = Stretch(file.base, file.base)
     parts: dict[AuditedQueue, QueuePart] = {}
     called = defaultdict[QueueKey, bytearray](bytearray)
     numbers = QueueNumbers(queues.batch_topics)
@@ -276,8 +272,8 @@ def _compared(
             if config.message_index_enable:
                 first = int(columns.physical_offset[0])
                 past = int(columns.physical_offset[-1] + columns.size[-1])
-                lacking.append(index.compare(expected_items(columns), first, past))
-    return met, lacking, parts, called
+                index.compare(expected_items(columns), first, past)
+    return met, parts, called
 
 
 class AuditedQueue(QueueView):
@@ -427,11 +423,12 @@ class IndexAudit:
         self._offsets, self._hashes = np.concatenate(offsets), np.concatenate(hashes)
         self.item_count = self._offsets.size
         self._matched = np.zeros(self.item_count, dtype=np.bool_)
+        self._lacking: list[Lacking] = []
         self._times: dict[int, int | None] = {
             edge: None for facts in self._files for edge in (facts.first, facts.last)
         }
 
-    def compare(self, expected: ExpectedItems, start: int, stop: int) -> Lacking:
+    def compare(self, expected: ExpectedItems, start: int, stop: int) -> None:
         """Compare the keys of the records from `start` up to `stop` with the items there.
 
         In any thread: no two compare the same entry.
@@ -446,12 +443,13 @@ class IndexAudit:
         lacking, stray = index_rules.compare_items((offsets, hashes), found)
         self._matched[begin:end] = True
         self._matched[begin + stray] = False
-        return Lacking(lacking.size, int(offsets[lacking[0]]) if lacking.size else -1)
+        if lacking.size:
+            self._lacking.append(Lacking(lacking.size, int(offsets[lacking[0]])))
 
-    def finish(self, compared: Iterable[Lacking], log: LogView) -> list[Finding]:
-        """Judge what no record called for, after all records were compared in log order."""
-        some = [one for one in compared if one.key_count]
-        lacking = Lacking(sum(one.key_count for one in some), some[0].first if some else -1)
+    def finish(self, log: LogView) -> list[Finding]:
+        """Judge what no record called for, after all records were compared."""
+        first = min((one.first for one in self._lacking), default=-1)
+        lacking = Lacking(sum(one.key_count for one in self._lacking), first)
         stray, stop = [], 0
         for facts in self._files:
             start, stop = stop, stop + facts.item_count

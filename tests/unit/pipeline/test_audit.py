@@ -590,6 +590,10 @@ def test_a_consumer_whose_messages_expired_is_a_note(root, offsets):
 def test_a_queue_that_does_not_exist_has_no_offset(root):
     put_offsets(root, "consumerOffset.json", {"Topic0@readers": {"7": 1, "0": 0}})
     assert kinds(audited(root).findings) == ["consumer-ahead"]
+    shutil.rmtree(root / "consumequeue")  # the records still say that there is such a topic
+    found = audited(root).findings
+    assert keys(found) == keys(verify_store(root).findings)
+    assert "consumer-ahead" in kinds(found)
 
 
 def test_a_delay_level_in_front_of_its_queue_is_found(root):

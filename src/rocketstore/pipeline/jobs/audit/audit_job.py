@@ -31,6 +31,7 @@ from rocketstore.pipeline.jobs.audit.audit_judgement import (
     JudgeContext,
     QueueRow,
     judge_targets,
+    key_of,
 )
 from rocketstore.pipeline.jobs.audit.audit_work import FACTS, RUNS, FactRow
 from rocketstore.pipeline.jobs.execution import arrow_frame, map_batches, map_tasks, plain_failure
@@ -254,7 +255,11 @@ class _Audit(NamedTuple):
     def _judged(
         self, facts: DataFrame, of_log: list[dict[str, Any]], view: LogView, excluded: Runs
     ) -> DataFrame:
-        topics = frozenset(key.topic for key in (*self.places.queues, *self.places.batch_queues))
+        topics = {key.topic for key in (*self.places.queues, *self.places.batch_queues)}
+        # The directories of a topic's queues may be gone, and its records be there.
+        if lost := {one.queue.topic for one in positions(self.small.get, self.changed)} - topics:
+            rows = facts.filter("kind = 'parts'").groupBy("target").agg({"place": "min"}).toArrow()
+            topics |= lost.intersection(key_of(one).topic for one in rows["target"].to_pylist())
         rows = audit_work.as_batches(self._known(), FACTS)
         known = pa.Table.from_batches(rows, arrow_schema(FACTS)).combine_chunks()
         about = facts.filter("kind NOT IN ('log', 'index')")
@@ -266,7 +271,7 @@ class _Audit(NamedTuple):
         if self.places.was_aborted:
             last, reached = self.places.file_at(view.end - 1), max(row["reached"] for row in of_log)
             writer = LastWriter.ended(reached, last.base if last else 0)
-        context = JudgeContext(self.common, bounds, excluded, topics, writer)
+        context = JudgeContext(self.common, bounds, excluded, frozenset(topics), writer)
 
         def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             rows = judge_targets(context, audit_work.rows_of(batches))

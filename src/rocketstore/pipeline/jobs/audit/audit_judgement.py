@@ -82,7 +82,7 @@ class JudgeContext(NamedTuple):
     """Facts by which queues are judged.
 
     `excluded` are ranges of the log whose records are no messages: leftovers, and files that are
-    gone. `topics` have a directory of queues of their kind.
+    gone. `topics` have a directory of queues of their kind, or records.
     """
 
     task: AuditTask
@@ -149,7 +149,8 @@ def _judge_items(bounds: LogBounds, target: str, rows: list[FactRow]) -> Iterato
             yield _sum(counted, int(chosen[:, 2].sum()), file, int(chosen[:, 0].min()))
 
 
-def _key_of(target: str) -> QueueKey:
+def key_of(target: str) -> QueueKey:
+    """Return the queue whose rows are grouped under a target."""
     _, number, topic = target.split("/", 2)
     return QueueKey(topic, int(number))
 
@@ -162,14 +163,9 @@ def _files_of(rows: list[FactRow]) -> list[StoreFile]:
 def _judge_queue(
     context: JudgeContext, target: str, rows: list[FactRow]
 ) -> Iterator[dict[str, Any]]:
-    key, is_listed = _key_of(target), any(row.kind == "listed" for row in rows)
-    parts = [
-        part
-        for row in rows
-        if row.kind == "parts"
-        for part in row.parts
-        if not runs.holds(context.excluded, part.start)
-    ]
+    key, is_listed = key_of(target), any(row.kind == "listed" for row in rows)
+    sent = (part for row in rows if row.kind == "parts" for part in row.parts)
+    parts = [part for part in sent if not runs.holds(context.excluded, part.start)]
     view = _view(context, key, _files_of(rows), parts)
     is_there, found = view.is_own or is_listed, list[Finding]()
     if is_there:
@@ -177,8 +173,7 @@ def _judge_queue(
         yield from _sums(view, parts)
         has_records = view.record_count > 0
         queue = QueueRow(
-            key.topic,
-            view.queue_id,
+            *key,
             view.record_count,
             view.first if has_records else None,
             view.last if has_records else None,
@@ -211,7 +206,7 @@ def _finding_row(one: Finding) -> dict[str, Any]:
 def _judge_batch_queue(
     context: JudgeContext, target: str, rows: list[FactRow]
 ) -> Iterator[dict[str, Any]]:
-    key, content = _key_of(target), bytearray()
+    key, content = key_of(target), bytearray()
     for file in _files_of(rows):
         with passing_over_deleted(), opened(context.task.location, file.path) as source:
             content += source.read(0, file.size)
