@@ -48,6 +48,9 @@ class Frame:
     def select(self, *names: str) -> Frame:
         return Frame(self._table.select(list(names)))
 
+    def distinct(self) -> Frame:
+        return self._query("SELECT DISTINCT * FROM rows")
+
     def limit(self, count: int) -> Frame:
         return Frame(self._table.slice(0, count))
 

@@ -258,8 +258,8 @@ class _Audit(NamedTuple):
         topics = {key.topic for key in (*self.places.queues, *self.places.batch_queues)}
         # The directories of a topic's queues may be gone, and its records be there.
         if lost := {one.queue.topic for one in positions(self.small.get, self.changed)} - topics:
-            rows = facts.filter("kind = 'parts'").groupBy("target").agg({"place": "min"}).toArrow()
-            topics |= lost.intersection(key_of(one).topic for one in rows["target"].to_pylist())
+            targets = facts.filter("kind = 'parts'").select("target").distinct().toArrow()[0]
+            topics |= lost.intersection(key_of(one).topic for one in targets.to_pylist())
         rows = audit_work.as_batches(self._known(), FACTS)
         known = pa.Table.from_batches(rows, arrow_schema(FACTS)).combine_chunks()
         about = facts.filter("kind NOT IN ('log', 'index')")
