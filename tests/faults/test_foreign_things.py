@@ -285,5 +285,5 @@ def test_a_lock_that_is_no_file_is_said_to_be_none(store, stranger):
     (store / "lock").unlink()
     STRANGERS[stranger](store / "lock")
     for door in (open_store, lambda root, _clock: repair_store(root, CONFIG)):
-        with pytest.raises(StoreError, match="/lock: something that is no file; move it out of"):
+        with pytest.raises(StoreError, match="/lock: it is not a regular file; move it out of"):
             door(store, Clock())

@@ -111,8 +111,9 @@ KINDS: Final = {
     "small-file": Kind(_D, "move it out of the store"),
     "consumer-ahead": Kind(
         _W,
-        "messages were lost, or the offset is wrong. The group goes on at the queue's end when it "
-        "next asks for messages: start it before new ones are put, or it passes over those",
+        "messages were lost, the topic was deleted and made again, or the offset is wrong. The "
+        "group goes on at the queue's end, or at the beginning of one made again: start it before "
+        "new messages are put, or it may pass over those",
     ),
     "position-log": Kind(
         _W,

@@ -24,7 +24,7 @@ TABLES: Final[dict[str, Any]] = {
 
 MISSING: Final = "missing"
 
-NO_FILE: Final = "something that is no file"
+NO_FILE: Final = "it is not a regular file"
 """Why a directory cannot be read as a table or another small file."""
 
 _T = TypeVar("_T")
@@ -59,7 +59,8 @@ def read_table(
         return None
     raise FormatError(
         "; ".join(wrong),
-        hint="bring the table back from a copy or a replica, or move it away to go on without it",
+        hint="bring the table back from a copy or a replica, or move it and its backup (.bak) away "
+        "to go on without it",
     )
 
 

@@ -72,10 +72,9 @@ def checkpoint_findings(
     """
     name = CHECKPOINT_FILE_NAME
     if content is None:
+        reason = "the file is missing"
         action = "nothing to do: the next opening goes back further, and writes it again"
-        yield finding(
-            "checkpoint", name, "the file is missing", severity=Severity.NOTE, action=action
-        )
+        yield finding("checkpoint", name, reason, severity=Severity.NOTE, action=action)
         return
     if isinstance(content, str):
         action = "repair moves it to repair/ and writes a file; until then no opening goes on"
@@ -93,14 +92,11 @@ def checkpoint_findings(
             reason = f"{what}: {value} is not a time in the past"
             yield finding("checkpoint", name, reason, offset=8 * number)
         elif what == "physic_ms" and latest_ms and value > latest_ms:
+            reason = f"{what}: messages are flushed up to {value}, the log's last is of {latest_ms}"
             yield finding(
-                "checkpoint-ahead",
-                name,
-                f"{what}: messages were flushed up to {value}, the log's last is of {latest_ms}",
-                offset=8 * number,
-                expected=f"at most {latest_ms}",
-                found=str(value),
-            )
+                "checkpoint-ahead", name, reason, offset=8 * number,
+                expected=f"at most {latest_ms}", found=str(value),
+            )  # fmt: skip
 
 
 def table_findings(content_of: Callable[[str], Content]) -> Iterator[Finding]:
@@ -119,14 +115,10 @@ def table_findings(content_of: Callable[[str], Content]) -> Iterator[Finding]:
         elif backup is None:
             yield finding("table", shown, own, action="the backup is read instead")
         elif {own, backup} != {MISSING}:
-            yield finding(
-                "table",
-                shown,
-                f"{own}; backup: {backup}",
-                severity=Severity.DAMAGE,
-                action="bring the table back, or move it away to go on without it: what needs it "
-                "is refused until then; 4.9 starts without it",
-            )
+            action = "bring the table back, or move it and its backup (.bak) away to go on without "
+            action += "it: what needs it is refused until then; 4.9 starts without it"
+            reason = f"{own}; backup: {backup}"
+            yield finding("table", shown, reason, severity=Severity.DAMAGE, action=action)
 
 
 def _impossible(table: Any) -> Iterator[str]:
@@ -197,12 +189,6 @@ def position_findings(position: Position, bounds: tuple[int, int]) -> Iterator[F
     else:
         return
     yield finding(
-        kind,
-        position.file,
-        reason,
-        action=action,
-        queue=position.queue,
-        queue_offset=position.offset,
-        expected=f"{first} to {end}",
-        found=str(position.offset),
-    )
+        kind, position.file, reason, action=action, queue=position.queue,
+        queue_offset=position.offset, expected=f"{first} to {end}", found=str(position.offset),
+    )  # fmt: skip

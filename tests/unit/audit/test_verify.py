@@ -56,6 +56,17 @@ def only(report: VerifyReport, kind: str) -> Finding:
     return found
 
 
+def test_a_broken_table_is_out_of_the_way_as_verify_says(root):
+    broken = [root / "config" / f"consumerOffset.json{end}" for end in ("", ".bak")]
+    for path in broken:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{")
+    assert "move it and its backup (.bak) away" in only(verify(root), "table").action
+    for path in broken:
+        path.unlink()
+    assert all(one.kind != "table" for one in verify(root).findings)
+
+
 def golden_stores() -> list[tuple[str, str]]:
     inner = {
         "broker": ["store", "store_live_before_shutdown"],
