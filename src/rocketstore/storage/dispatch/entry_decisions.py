@@ -181,15 +181,10 @@ class EntryDecisions:
         if not self._is_plausible_gap(number, queue, offset, count):
             return self._refuse(number, "so many messages cannot be missing before it")
         if queue.files.files:
-            _log.warning(
-                "dispatch.gap",
-                queue=str(queue.key),
-                missing=offset - queue.max_offset,
-                physical_offset=int(self.columns.physical_offset[number]),
-            )
-        return queue.fill_to(offset * ENTRY_SIZE_BYTES) or self._refuse(
-            number, "a file of its queue is missing before it"
-        )
+            at, missing = int(self.columns.physical_offset[number]), offset - queue.max_offset
+            _log.warning("dispatch.gap", queue=str(queue.key), missing=missing, physical_offset=at)
+        is_filled = queue.fill_to(offset * ENTRY_SIZE_BYTES)
+        return is_filled or self._refuse(number, "a file of its queue is missing before it")
 
     def gives_way(self, number: int) -> bool:
         """Whether the entry that stands in a record's place is replaced: in a forced pass only.
