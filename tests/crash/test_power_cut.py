@@ -21,9 +21,12 @@ SEEDS = power_cut_seeds()
 BATCHES = [SEEDS[first : first + SEEDS_PER_TEST] for first in range(0, len(SEEDS), SEEDS_PER_TEST)]
 
 
-def run(directory: Path, seed: int, forgets: Forgets | None = None, *, pool: bool = False) -> None:
+def run(
+    directory: Path, seed: int, forgets: Forgets | None = None, *, pool: bool = False,
+    looks: bool = False,
+) -> None:  # fmt: skip
     directory.mkdir()
-    trial = Trial(directory, seed, forgets=forgets, has_pool=pool)
+    trial = Trial(directory, seed, forgets=forgets, has_pool=pool, looks=looks)
     try:
         trial.run()
     except BaseException as error:
@@ -43,6 +46,12 @@ def test_what_was_promised_outlives_the_power(tmp_path, seeds):
 def test_with_a_transient_pool_what_was_flushed_outlives_the_power(tmp_path, seeds):
     for seed in seeds:
         run(tmp_path / str(seed), seed, pool=True)
+
+
+@pytest.mark.parametrize("seeds", BATCHES[:2], ids=lambda seeds: f"from-{seeds[0]}")
+def test_verify_calls_damage_what_the_next_opening_does_not_mend(tmp_path, seeds):
+    for seed in seeds:
+        run(tmp_path / str(seed), seed, looks=True)
 
 
 def below(directory: str) -> Forgets:

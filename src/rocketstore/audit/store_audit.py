@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.native.row import ByteArray
     from rocketstore.rules.expectation import ExpectedEntries, ExpectedItems
     from rocketstore.rules.files import FileFinding
@@ -150,7 +151,7 @@ class StoreAudit:
         yield from self.kinds.findings
         for queue in self.queues:
             yield from queue_file_findings(queue.key, queue.files.findings, self.below_root)
-            yield from queue_findings(queue, self.writer)
+            yield from map(self.kinds.judged, queue_findings(queue, self.writer))
         yield from extension_findings(
             {queue: list(files.values()) for queue, files in self.extensions().items()}
         )
@@ -185,16 +186,17 @@ def _last_bytes(path: Path, count: int) -> bytes:
 
 def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest by name
     layout: StoreLayout, sizes: StoreSizes, kinds: QueueKinds, config: StoreConfig, *, now_ms: int,
-    is_live: bool = False, was_killed: bool = False, spares_unreadable: bool = False,
+    is_live: bool = False, killed: Checkpoint | None = None, spares_unreadable: bool = False,
     ended: Callable[[LogView, Sequence[ReadLogFile]], LogView] | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> StoreAudit:  # fmt: skip
     """Survey the log, then compare queues and index with its records.
 
     `is_live`: a writer works on the store, so records that it has not dispatched yet are no fault;
-    nor are those of the last one, if it `was_killed`. What the disk cannot read is an error, as a
-    repair would take it for lost; with `spares_unreadable` it is a finding. `ended` may end the log
-    before its last intact record. `advance` is called with how many bytes of the log were surveyed.
+    nor are those that one which was `killed`, and left this checkpoint, lets an opening enter. What
+    the disk cannot read is an error, as a repair would take it for lost; with `spares_unreadable`
+    it is a finding. `ended` may end the log before its last intact record. `advance` is called with
+    how many bytes of the log were surveyed.
     """
     size, open_files = sizes.commit_log_file_bytes, OpenFiles(spares=spares_unreadable)
     batches = StoredQueues(layout, kinds.batch_topics, open_files)
@@ -223,31 +225,20 @@ def audit_store(  # noqa: PLR0913 - where, how long, by which settings; the rest
             batches.called[key] += content
     audited = queues.concluded(survey)
     writer = LastWriter(is_live)
-    if was_killed:
+    if killed is not None:
         reached = max((queue.dispatched_to for queue in audited), default=-1)
-        last = (file.base for file in files if file.holds(survey.end - 1))
-        writer = LastWriter.ended(reached, next(last, 0))
+        latest_ms, has_index = now_ms + CLOCK_TOLERANCE_MS, config.message_index_enable
+        writer = survey.writer_killed(reached, files, killed, latest_ms, has_index=has_index)
+    of_index = index.finish(survey, writer) if config.message_index_enable else []
+    counts = survey.counts(
+        [met], queue_count=len(audited), index_item_count=index.item_count,
+        entry_count=sum(queue.entry_count for queue in audited),
+        hole_count=sum(queue.hole_count for queue in audited),
+    )  # fmt: skip
     return StoreAudit(
-        layout,
-        sizes,
-        kinds,
-        files,
-        log.findings,
-        survey,
-        met,
-        audited,
-        batches,
-        index.finish(survey) if config.message_index_enable else [],
-        open_files.bad,
-        writer,
-        survey.counts(
-            [met],
-            queue_count=len(audited),
-            entry_count=sum(queue.entry_count for queue in audited),
-            hole_count=sum(queue.hole_count for queue in audited),
-            index_item_count=index.item_count,
-        ),
-    )
+        layout, sizes, kinds, files, log.findings, survey, met, audited, batches, of_index,
+        open_files.bad, writer, counts,
+    )  # fmt: skip
 
 
 def _compared(
@@ -395,7 +386,6 @@ class IndexAudit:
         self, directory: Path, layout: IndexLayout, open_files: OpenFiles, *, is_live: bool
     ) -> None:
         self._layout = layout
-        self._is_live = is_live
         passed_over: list[FileFinding[Path]] = []
         listed = listed_index_files(directory, passed_over)
         reason = "no index file's name; it is passed over"
@@ -446,7 +436,7 @@ class IndexAudit:
         if lacking.size:
             self._lacking.append(Lacking(lacking.size, int(offsets[lacking[0]])))
 
-    def finish(self, log: LogView) -> list[Finding]:
+    def finish(self, log: LogView, writer: LastWriter) -> list[Finding]:
         """Judge what no record called for, after all records were compared."""
         first = min((one.first for one in self._lacking), default=-1)
         lacking = Lacking(sum(one.key_count for one in self._lacking), first)
@@ -460,7 +450,7 @@ class IndexAudit:
                 first = FIRST_ITEM + int(chosen[0]) if chosen.size else 0
                 stray.append(index_rules.StrayCount(facts.file, late, chosen.size, first))
         return self._findings + index_rules.index_findings(
-            self._files, self._layout, lacking, stray, self._times.get, is_live=self._is_live
+            self._files, self._layout, lacking, stray, self._times.get, writer
         )
 
 

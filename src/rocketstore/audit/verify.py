@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 from rocketstore.arguments import checked
 from rocketstore.audit.store_audit import audit_store, find_kinds, find_layout
 from rocketstore.config import StoreConfig
+from rocketstore.format.checkpoint import Checkpoint
+from rocketstore.format.file_name import CHECKPOINT_FILE_NAME
 from rocketstore.rules.batch_entries import queue_bounds
 from rocketstore.rules.findings import Finding, Severity, VerifyReport, finding
 from rocketstore.storage.files.disk import system_errors
@@ -119,8 +121,9 @@ def _look(
     standing = list(positions(read, changed_ns(layout.config)))
     kinds = find_kinds(layout, read)
     was_aborted = layout.abort.exists() and not is_live
+    killed = Checkpoint.of(read(CHECKPOINT_FILE_NAME)) if was_aborted else None
     audit = audit_store(
-        layout, sizes, kinds, config, now_ms=now_ms, is_live=is_live, was_killed=was_aborted,
+        layout, sizes, kinds, config, now_ms=now_ms, is_live=is_live, killed=killed,
         spares_unreadable=True, advance=progress,
     )  # fmt: skip
     bounds = {queue.key: (queue.first_record, queue.stop) for queue in audit.queues}

@@ -96,18 +96,12 @@ LOOKED_AT_QUEUES: Final = 64
 def commonest(files: Iterable[tuple[Path, int]], multiple_of: int = 1) -> FileObservation | None:
     """Return a file of the length that most have, the longer one in doubt.
 
-    A file without bytes, or of a length that is no multiple, was cut off, and says nothing.
+    A file without bytes was cut off; so was one whose length is no multiple: another one counts.
     """
-    sizes = {path: size for path, size in files if size and size % multiple_of == 0}
+    sizes = {path: size for path, size in files if size}
     counted = Counter(sizes.values())
-    most = max(counted, key=lambda size: (counted[size], size), default=0)
+    most = max(counted, key=lambda n: (n % multiple_of == 0, counted[n], n), default=0)
     return next((FileObservation(path, most) for path in sizes if sizes[path] == most), None)
-
-
-def usual_queue_file(files: Iterable[tuple[Path, int]]) -> FileObservation | None:
-    """Return a file of a queue with the length of most; without whole entries it tells no size."""
-    files = list(files)
-    return commonest(files, ENTRY_SIZE_BYTES) or commonest(files)
 
 
 def usual_log_file(files: Iterable[tuple[Path, int]]) -> FileObservation | None:
@@ -134,7 +128,7 @@ def observed_in(
     queue_size = config.mapped_file_size_consume_queue
     return ObservedSizes(
         commit_log=None if config.mapped_file_size_commit_log else usual_log_file(log),
-        consume_queue=None if queue_size else usual_queue_file(queues),
+        consume_queue=None if queue_size else commonest(queues, ENTRY_SIZE_BYTES),
         index_file=None if has_layout else commonest(index),
     )
 

@@ -9,7 +9,8 @@ Page: docs/format/checkpoint.md. Source: rocketmq-all-4.9.8, StoreCheckpoint; sp
 """
 
 import struct
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple, Self
 
 from rocketstore.format import Buffer, Field, layout_code, packed, unpacked
 
@@ -32,6 +33,32 @@ class Checkpoint(NamedTuple):
     physic_ms: int = 0
     logics_ms: int = 0
     index_ms: int = 0
+
+    @classmethod
+    def of(cls, content: object) -> Self:
+        """Return the times of a file's content; zeros, which are always safe, where it has none."""
+        if isinstance(content, bytes) and len(content) >= CHECKPOINT_STRUCT.size:
+            return cls(*decode_checkpoint(content))
+        return cls()
+
+    def safe_file(
+        self, count: int, stored: Callable[[int], int | None], latest_ms: int, *, has_index: bool
+    ) -> int:
+        """Return which of `count` log files is the newest before which everything is durable.
+
+        That is one whose first record, `stored` when that returns for its number, is older, by the
+        margin of 4.9, than the times up to which log, queues and index were on the disk. Unclear
+        times move it back, never forward: a time later than `latest_ms` counts as 0, and a file
+        that seems older than the one before it is passed over.
+        """
+        times = self if has_index else self[:2]
+        limit = min(time if 0 <= time <= latest_ms else 0 for time in times) - CHECKPOINT_MARGIN_MS
+        for number in range(count - 1, 0, -1):
+            own, before = stored(number), stored(number - 1)
+            # Older than the file before it: a damaged header, or a clock set back (K-R8).
+            if own is not None and 0 < own <= limit and (before is None or before <= own):
+                return number
+        return 0
 
     @property
     def min_timestamp(self) -> int:

@@ -66,10 +66,7 @@ class KnownEnds(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
         return any(head) if head else bool(files) and files[-1].base > self.log_end
 
     def is_by_others(self, read: ReadLog, files: Sequence[Any], *, ended: bool) -> bool:
-        """Whether it is sure that the log goes on by another program.
-
-        This one ends the file, where it `ended` in order, with the end of its log.
-        """
+        """Whether the log goes on after an end in order, of the file or, `ended`, of the store."""
         return (self.is_closed or ended) and self.goes_on(read, files)
 
     def is_deleted(self, ends: QueueEnds, queue: Any, *, by_others: bool) -> bool:

@@ -5,7 +5,7 @@ Law: a finding says what, where (file and offset), how bad, and what to do next.
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -196,26 +196,27 @@ class LastWriter(NamedTuple):
     """What is known about the writer of a store: entries that it has not written yet are no loss.
 
     It `is_live`, at work; or it ended out of order, None where not, and the next opening enters
-    every record past the physical offset `dispatched_to`, or replaces its entry.
+    every record past the physical offset `dispatched_to`, or replaces its entry, and puts the items
+    of the index from `indexed_from` on again.
     """
 
     is_live: bool = False
     dispatched_to: int | None = None
-
-    @classmethod
-    def ended(cls, dispatched_to: int, file_base: int) -> Self:
-        """Return what is known of one that was killed, or lost its power.
-
-        `dispatched_to` is the last record whose entry agrees: a killed one left out none before it.
-        Power takes others, but an opening goes back to `file_base`, that of the last file, at least
-        (spec B16).
-        """
-        return cls(dispatched_to=min(dispatched_to, file_base - 1))
+    indexed_from: int = 0
 
     def judged(self, found: Finding) -> Finding:
         """Return a finding of missing entries, as a warning where they are only not made yet."""
         reached, at = self.dispatched_to, found.physical_offset
         return found if reached is None or at is None or at <= reached else mended(found)
+
+    def of_index(self, found: list[Finding], full_to: int = 1 << 63) -> list[Finding]:
+        """Return damage of an index file by itself, as a warning where the next opening mends it.
+
+        That is one that may have been written lately: it is not full, or its last item is of a
+        record, at `full_to`, which is indexed again.
+        """
+        is_mended = self.dispatched_to is not None and full_to >= self.indexed_from
+        return list(map(mended, found)) if is_mended else found
 
 
 def mended(found: Finding) -> Finding:

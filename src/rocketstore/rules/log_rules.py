@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from rocketstore.rules.findings import Finding, StoreCounts, finding
+from rocketstore.rules.findings import Finding, LastWriter, StoreCounts, finding
 from rocketstore.rules.unbacked import LogBounds
 from rocketstore.scan.columns import CallsFor, RecordColumns
 from rocketstore.scan.scanner import ScanBatch, lost_end
 from rocketstore.units import counted
 
 if TYPE_CHECKING:
+    from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.native.row import BoolArray, Int64Array
 
 
@@ -119,19 +120,9 @@ class Stretch(msgspec.Struct, array_like=True):
             begin, stop = int(starts[first]), int(stops[past - 1])
             times, is_normal = columns.store_timestamp[first:past], has_entry[first:past]
             head, tail = _witnesses(times, is_normal), _witnesses(times[::-1], is_normal[::-1])
-            self.add(
-                Chain(
-                    begin,
-                    stop,
-                    past - first,
-                    stop - begin,
-                    int(columns.body_size[first:past].sum()),
-                    _newest(times, latest_ms),
-                    int(times.max()),
-                    head,
-                    [one[::-1] for one in tail],
-                )
-            )
+            body_bytes, newest = int(columns.body_size[first:past].sum()), _newest(times, latest_ms)
+            sums = past - first, stop - begin, body_bytes, newest, int(times.max())
+            self.add(Chain(begin, stop, *sums, head, [one[::-1] for one in tail]))
 
     def add(self, chain: Chain) -> None:
         """Add a chain, or what follows the last one without a break."""
@@ -182,6 +173,21 @@ class LogView(NamedTuple):
     def cut_at(self, limit: int) -> LogView:
         """Return the log as it is once all from an offset on is gone."""
         return self._replace(end=_end(self.start, self.kept, limit))
+
+    def writer_killed(
+        self, reached: int, files: Iterable[Any], checkpoint: Checkpoint, latest_ms: int,
+        *, has_index: bool,
+    ) -> LastWriter:  # fmt: skip
+        """Return what is known of the last writer, which was killed, or lost its power.
+
+        `reached` is the last record whose entry agrees: a killed one left out none before it. Power
+        takes others, but an opening begins with a file that the `checkpoint` calls safe (B16).
+        """
+        bases = [file.base for file in files if file.base < self.end] or [0]
+        times = {chain.start: chain.head[0][0] for chain in self.kept if chain.record_count}
+        stored = [times.get(base) for base in bases].__getitem__
+        start = bases[checkpoint.safe_file(len(bases), stored, latest_ms, has_index=has_index)]
+        return LastWriter(dispatched_to=min(reached, start - 1), indexed_from=start)
 
     def counts(self, records: Sequence[Chain], **of_queues_and_index: int) -> StoreCounts:
         """Return what a pass counted, of the log where its messages are in these chains."""
@@ -309,15 +315,9 @@ def log_findings(
         name, offset = place(one.start)
         expected, found = _versus(one.evidence)
         yield finding(
-            kind,
-            name,
-            f"{one.reason}: {one.evidence}",
-            offset=offset,
-            size=one.stop - one.start,
-            physical_offset=one.start,
-            expected=expected,
-            found=found,
-        )
+            kind, name, f"{one.reason}: {one.evidence}", offset=offset, size=one.stop - one.start,
+            physical_offset=one.start, expected=expected, found=found,
+        )  # fmt: skip
     for start, stop in log.holes:
         if start < log.end:
             reason = f"no file for physical offsets [{start}, {stop})"
@@ -327,14 +327,9 @@ def log_findings(
             )
     for chain in log.left:
         name, offset = place(chain.start)
-        yield finding(
-            chain.kind,
-            name,
-            f"{counted(chain.record_count, 'record')}: {chain.why}",
-            offset=offset,
-            size=chain.stop - chain.start,
-            physical_offset=chain.start,
-        )
+        reason = f"{counted(chain.record_count, 'record')}: {chain.why}"
+        at, size = chain.start, chain.stop - chain.start
+        yield finding(chain.kind, name, reason, offset=offset, size=size, physical_offset=at)
 
 
 def _versus(evidence: str) -> tuple[str | None, str | None]:

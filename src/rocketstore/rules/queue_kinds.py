@@ -10,8 +10,10 @@ How derived: ConsumeQueueStore.queueTypeShouldBe of 5.3.1, which starts with nei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from rocketstore.errors import StoreError
 from rocketstore.format.file_name import (
@@ -20,8 +22,9 @@ from rocketstore.format.file_name import (
     CONSUME_QUEUE_DIRECTORY,
 )
 from rocketstore.format.metadata_json import BATCH_QUEUES, QUEUE_TYPE, TOPICS_FILE
-from rocketstore.rules.findings import Finding, finding
+from rocketstore.rules.findings import Finding, Severity, finding
 from rocketstore.rules.table_files import Content, table_of
+from rocketstore.rules.topics import SELF_TEST_TOPIC, is_reserved
 
 if TYPE_CHECKING:
     from rocketstore.units import QueueKey
@@ -36,19 +39,31 @@ class QueueKinds(NamedTuple):
     """The batch topics of a store, by its table or its queues, and where these disagree.
 
     `misplaced` are the directories, below the store, of queues that batch topics do not have;
-    `unsaid` are batch topics that the table does not mark.
+    `unsaid` are batch topics that the table does not mark. `known` are topics that a broker's table
+    names, or that have queues; None without such a table.
     """
 
     batch_topics: frozenset[str]
     misplaced: list[str]
     unsaid: list[str]
     findings: list[Finding]
+    known: frozenset[str] | None = None
+
+    def judged(self, found: Finding) -> Finding:
+        """Return a finding of a queue, as a warning where all is missing of a deleted topic's."""
+        topic = found.topic or ""
+        is_there = self.known is None or topic in self.known or is_reserved(topic)
+        if is_there or found.kind != "queue-missing":
+            return found
+        action = f"its topic is not in {_TABLE}, and has no queue: a broker deleted it. Nothing to "
+        action += "do where it is to stay deleted; repair makes its queues again"
+        return msgspec.structs.replace(found, severity=Severity.WARNING, action=action)
 
 
 def queue_kinds(
     content_of: Callable[[str], Content],
-    queues: Iterable[QueueKey],
-    batch_queues: Iterable[QueueKey],
+    queues: Collection[QueueKey],
+    batch_queues: Collection[QueueKey],
 ) -> QueueKinds:
     """Compare the table of topics, or its backup, with the queues that have a directory.
 
@@ -57,9 +72,12 @@ def queue_kinds(
     table = table_of(content_of, TOPICS_FILE)
     for topic, said in ({} if table is None else table.topic_config_table).items():
         refuse_unknown(topic, said.attributes)
-    return compare_kinds(
-        frozenset() if table is None else table.batch_topics(), queues, batch_queues
-    )
+    batches = frozenset() if table is None else table.batch_topics()
+    kinds = compare_kinds(batches, queues, batch_queues)
+    if table is None or SELF_TEST_TOPIC not in table.topic_config_table:
+        return kinds  # what a program put has no row in a table that no broker wrote
+    there = (key.topic for key in (*queues, *batch_queues))
+    return kinds._replace(known=frozenset((*table.topic_config_table, *there)))
 
 
 def refuse_unknown(topic: str, attributes: Mapping[str, str] | None) -> None:
@@ -80,15 +98,10 @@ def compare_kinds(
     both = sorted({key.topic for key in queues} & said)
     misplaced = [f"{CONSUME_QUEUE_DIRECTORY}/{topic}" for topic in both]
     findings = [
-        finding(
-            "topic-kind",
-            _TABLE,
-            f"{topic} is no batch topic there, but has queues in "
-            f"{BATCH_CONSUME_QUEUE_DIRECTORY}/{topic}",
-            topic=topic,
-            expected="queue.type: BatchCQ",
-        )
+        finding("topic-kind", _TABLE, reason, topic=topic, expected="queue.type: BatchCQ")
         for topic in unsaid
+        for place in [f"{BATCH_CONSUME_QUEUE_DIRECTORY}/{topic}"]
+        for reason in [f"{topic} is no batch topic there, but has queues in {place}"]
     ]
     findings += [
         finding("queue-kind", name, f"{topic} is a batch topic in {_TABLE}", topic=topic)

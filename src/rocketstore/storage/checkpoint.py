@@ -21,18 +21,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
-from rocketstore.errors import StoreError, StoreFullError, TruncatedRecordError
+from rocketstore.errors import StoreError, StoreFullError
 from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import (
     CHECKPOINT_SIZE_BYTES,
     Checkpoint,
-    decode_checkpoint,
     encode_times,
 )
 from rocketstore.format.file_name import KNOWN_ENDS_FILE_NAME
@@ -110,14 +110,10 @@ class StoreCheckpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Return the times in the file at `path`; all 0 where it is missing or too short to hold them.
-
-    Zeros are always safe: recovery then starts at the first file.
-    """
-    try:
-        return decode_checkpoint(read_whole(path))
-    except (FileNotFoundError, TruncatedRecordError):
-        return Checkpoint()
+    """Return the times in the file at `path`, as `Checkpoint.of`."""
+    with suppress(FileNotFoundError):
+        return Checkpoint.of(read_whole(path))
+    return Checkpoint()
 
 
 def mark_in_use(abort: Path, disk: Disk) -> None:

@@ -19,18 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocketstore.at_once import at_once
 from rocketstore.config import RecoveryPolicy, StoreConfig, resolve_sizes
-from rocketstore.config.files import (
-    LOOKED_AT_QUEUES,
-    ObservedSizes,
-    commonest,
-    usual_log_file,
-    usual_queue_file,
-)
+from rocketstore.config.files import LOOKED_AT_QUEUES, ObservedSizes, commonest, usual_log_file
 from rocketstore.errors import ConfigError, NotAStoreError, StoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import encode_host
 from rocketstore.format.index_file import IndexLayout
 from rocketstore.format.known_ends import OF_NO_LOG
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.storage.checkpoint import (
     KnownEndsWriter,
     StoreCheckpoint,
@@ -279,11 +274,10 @@ def observed_sizes(layout: StoreLayout, config: StoreConfig) -> ObservedSizes:
     root, slots, items = layout.consume_queue, config.max_hash_slot_num, config.max_index_num
     queues = (file_lengths([root / str(key)]) for key in listed_queues(root))
     log, some = file_lengths(layout.log_directories), islice(filter(None, queues), LOOKED_AT_QUEUES)
+    lengths = made_files(chain.from_iterable(some), config.mapped_file_size_consume_queue)
     index_size = None if slots is None or items is None else IndexLayout(slots, items).size_bytes
     return ObservedSizes(
         usual_log_file(made_files(log, config.mapped_file_size_commit_log)),
-        usual_queue_file(
-            made_files(chain.from_iterable(some), config.mapped_file_size_consume_queue)
-        ),
+        commonest(lengths, ENTRY_SIZE_BYTES),
         commonest(made_files(listed_index_files(layout.index, []).items(), index_size)),
     )

@@ -236,12 +236,13 @@ def _observed_sizes(layout: StoreLayout, config: StoreConfig, log: PreadLog) -> 
     keys, queues = log.queues.keys()[:LOOKED_AT_QUEUES], list[PreadFiles]()
     for key in keys:
         with contextlib.suppress(SystemRefusedError):  # a get of another one does not need it
-            if (queue := log.queues.get(key)) is not None:
+            queue = log.queues.get(key)
+            if queue is not None and not queue.files.file_size % ENTRY_SIZE_BYTES:
                 queues.append(queue.files)
     is_set = config.max_hash_slot_num or config.max_index_num
     return ObservedSizes(
         _usual_file(log.files),
-        commonest(filter(None, map(_usual_file, queues)), ENTRY_SIZE_BYTES),
+        commonest(filter(None, map(_usual_file, queues))),
         commonest(listed_index_files(layout.index, []).items()) if is_set else None,
     )
 

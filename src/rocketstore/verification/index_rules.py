@@ -27,7 +27,7 @@ from rocketstore.format.index_file import (
     decode_header,
     used_item_count,
 )
-from rocketstore.rules.findings import Finding, finding
+from rocketstore.rules.findings import Finding, LastWriter, finding
 from rocketstore.rules.index_headers import HeaderWitness, header_faults
 from rocketstore.scan import kernels
 from rocketstore.units import counted
@@ -53,7 +53,7 @@ class IndexFacts(msgspec.Struct, array_like=True):
     """
 
     file: str
-    header: tuple[int, ...]
+    header: IndexHeader
     item_count: int
     first: int
     last: int
@@ -117,7 +117,7 @@ def check_index_file(
         troubles += _slot_troubles(file, read, layout, newest, count if is_live else None)
         slots_in_use = int(np.count_nonzero(newest))
     last = last if count else -1
-    return IndexFacts(file, tuple(header), count, first, last, difference_s, slots_in_use, troubles)
+    return IndexFacts(file, header, count, first, last, difference_s, slots_in_use, troubles)
 
 
 def _slot_troubles(
@@ -188,16 +188,17 @@ def index_findings(
     lacking: Lacking,
     stray: Iterable[StrayCount],
     store_time: Callable[[int], int | None],
-    *,
-    is_live: bool,
+    writer: LastWriter,
 ) -> list[Finding]:
     """Return what is wrong with the items of the index; `files` are in the order of their names.
 
     `store_time` returns when the record at a physical offset was stored, None where none is there.
     """
-    found, last, in_order = [], -1, True
+    found, last, in_order, is_live = list[Finding](), -1, True, writer.is_live
     for file in files:
-        found += file.troubles
+        is_full = file.header.index_count >= layout.item_count
+        full_to = [file.header.end_physical_offset] if is_full else []
+        found += writer.of_index(file.troubles, *full_to)
         is_in_order = all(one.kind != "index-order" for one in file.troubles)
         if file.item_count and file.first < last and is_in_order:
             found.append(_out_of_order(file.file, layout.item_position(1)))
@@ -206,7 +207,7 @@ def index_findings(
         if file.item_count:
             last = file.last
             if not is_live:
-                found += _header_troubles(file, store_time)
+                found += writer.of_index(_header_troubles(file, store_time), *full_to)
     if not in_order:
         return found  # an item may be in a place where no search looks: a rebuild is due anyway
     for one in sorted(stray, key=lambda one: (one.is_stale, one.file)):
@@ -225,12 +226,9 @@ def index_findings(
 
 def _header_troubles(file: IndexFacts, store_time: Callable[[int], int | None]) -> list[Finding]:
     witness = HeaderWitness(
-        file.first,
-        file.last,
-        file.last_difference_s if file.item_count > 1 else None,
-        store_time(file.first),
-        store_time(file.last),
+        file.first, file.last, file.last_difference_s if file.item_count > 1 else None,
+        store_time(file.first), store_time(file.last),
         None if file.slots_in_use is None else (file.slots_in_use, file.item_count),
-    )
-    faults = header_faults(IndexHeader(*file.header), witness)
+    )  # fmt: skip
+    faults = header_faults(file.header, witness)
     return [finding("index-header", file.file, fault) for fault in faults]

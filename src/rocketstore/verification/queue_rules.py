@@ -95,16 +95,13 @@ def compare(
     own = np.flatnonzero(~expected.is_extra)
     offsets, own_agrees = expected.queue_offset[own], agrees[own]
     stated = offsets[own_agrees]
+    first, last = (int(stated.min()), int(stated.max())) if stated.size else (0, -1)
+    dispatched_to = int(physical[agrees].max()) if agrees.any() else -1
     return QueuePart(
-        int(physical[0]),
-        int(stated.min()) if stated.size else 0,
-        int(stated.max()) if stated.size else -1,
-        int(physical[agrees].max()) if agrees.any() else -1,
-        explained,
+        int(physical[0]), first, last, dispatched_to, explained,
         runs.runs_of(expected.queue_offset[agrees]),
-        _missing_runs(offsets, physical[own], own_agrees),
-        runs.in_order(offsets),
-    )
+        _missing_runs(offsets, physical[own], own_agrees), runs.in_order(offsets),
+    )  # fmt: skip
 
 
 def _agreement(
@@ -150,14 +147,12 @@ def added(part: QueuePart | None, more: QueuePart) -> QueuePart:
     both = [one for one in (part, more) if one.first <= one.last]
     return QueuePart(
         part.start if len(part.stated) else more.start,
-        min((one.first for one in both), default=0),
-        max((one.last for one in both), default=-1),
+        min((one.first for one in both), default=0), max((one.last for one in both), default=-1),
         max(part.dispatched_to, more.dispatched_to),
         tuple(map(sum, zip(part.explained, more.explained, strict=True))),
-        runs.joined([part.backed, more.backed]),
-        np.concatenate((part.missing, more.missing)),
+        runs.joined([part.backed, more.backed]), np.concatenate((part.missing, more.missing)),
         _followed(part.stated, more.stated),
-    )
+    )  # fmt: skip
 
 
 def _followed(stated: Runs, more: Runs) -> Runs:

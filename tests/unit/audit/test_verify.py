@@ -213,9 +213,16 @@ def test_a_store_that_a_kill_ended_is_not_damaged_but_completed_by_the_next_open
     assert (report.findings, report.counts.message_count) == ([], COUNT)
 
 
+def promise_all(root: Path) -> None:
+    """Let the checkpoint say that all is on the disk."""
+    times = Checkpoint(NOW_MS, NOW_MS, NOW_MS)
+    (root / "checkpoint").write_bytes(encode_checkpoint(times))
+
+
 @pytest.mark.parametrize("killed", [1, 30], indirect=True)
 @pytest.mark.parametrize("lost", ["consumequeue/Topic0", "consumequeue/Topic1/0"])
 def test_a_queue_that_was_lost_besides_a_kill_is_damage(killed, lost):
+    promise_all(killed)
     shutil.rmtree(killed / lost)
     report = verify(killed)
     missing = [f for f in report.findings if f.kind == "queue-missing"]
@@ -224,23 +231,84 @@ def test_a_queue_that_was_lost_besides_a_kill_is_damage(killed, lost):
     assert report.exit_code == 4
 
 
-@pytest.mark.parametrize("back", [0, 1])
+@pytest.mark.parametrize(
+    ("back", "is_promised"), [(0, True), (1, True), (0, False), (1, False), (3, False)]
+)
 @pytest.mark.parametrize("torn", [bytes(20), b"\1" * 20, bytes(8) + b"\1" * 12])
 def test_entries_that_the_power_took_are_damage_where_no_opening_makes_them_again(
-    root, offsets, torn, back
+    root, offsets, torn, back, *, is_promised
 ):
-    """An opening after a crash goes back to the beginning of a file: of the last one at least."""
+    """An opening after a crash begins with the file that the checkpoint allows."""
     crashed(root)
+    if is_promised:
+        promise_all(root)
     last_file = offsets[-1] // LOG_FILE_BYTES
     number = next(at for at, it in enumerate(offsets) if it // LOG_FILE_BYTES == last_file - back)
     queue = f"consumequeue/Topic{number % 2}/0/{0:020}"
     overwrite_file(root / queue, number // 2 * 20, torn)
     of_queue = [f for f in verify(root).findings if f.kind in {"queue-missing", "queue-wrong"}]
     assert {f.offset for f in of_queue} == {number // 2 * 20}
-    assert {f.severity for f in of_queue} == {(Severity.WARNING, Severity.DAMAGE)[back]}
+    is_made_again = not (is_promised and back)
+    assert {f.severity for f in of_queue} == {
+        Severity.WARNING if is_made_again else Severity.DAMAGE
+    }
     assert keys(audited(root, CONFIG, now_ms=NOW_MS).findings) == keys(verify(root).findings)
     open_store(root, Clock(NOW_MS)).close()
+    left = {f.offset for f in verify(root).findings if f.kind in {"queue-missing", "queue-wrong"}}
+    assert left == (set() if is_made_again else {number // 2 * 20})
+
+
+TORN_INDEX = {
+    "a slot": (40 + 4 * 3, b"\xff" * 4),
+    "the last item's chain": (-4, b"\1" * 4),
+    "items": (-30, bytes(30)),
+    "its header": (8, bytes(32)),
+}
+
+
+@pytest.mark.parametrize("torn", TORN_INDEX)
+def test_an_index_file_that_the_power_tore_is_damage_where_no_opening_mends_it(root, torn):
+    newest = max((root / "index").iterdir())
+    content = newest.read_bytes()
+    count = int.from_bytes(content[36:40], "big")
+    end = len(content) - (CONFIG.max_index_num - count) * 20
+    at, what = TORN_INDEX[torn]
+    overwrite_file(newest, at % end, what)
+    before = {f.severity for f in verify(root).findings if f.file == f"index/{newest.name}"}
+    assert before == {Severity.DAMAGE}
+    crashed(root)
+    report = verify(root)
+    assert {f.severity for f in report.findings if f.file.startswith("index/")} == {
+        Severity.WARNING
+    }
+    assert report.exit_code == 1
+    assert keys(audited(root, CONFIG, now_ms=NOW_MS).findings) == keys(report.findings)
+    open_store(root, Clock(NOW_MS)).close()
     assert verify(root).findings == []
+
+
+@pytest.mark.parametrize(
+    ("named", "lost", "severity"),
+    [
+        (["SELF_TEST_TOPIC", "Topic0"], "Topic1", Severity.WARNING),
+        (["SELF_TEST_TOPIC", "Topic0", "Topic1"], "Topic1", Severity.DAMAGE),
+        (["Topic0"], "Topic1", Severity.DAMAGE),
+        (["SELF_TEST_TOPIC", "Topic0"], "Topic1/0/*", Severity.DAMAGE),
+    ],
+    ids=["deleted", "in the table", "no broker's table", "its directory is there"],
+)
+def test_a_topic_that_a_broker_deleted_is_no_damage(root, named, lost, severity):
+    (root / "config").mkdir(exist_ok=True)
+    rows = ",".join(f'"{topic}":{{"topicName":"{topic}"}}' for topic in named)
+    (root / "config" / "topics.json").write_text(f'{{"topicConfigTable":{{{rows}}}}}')
+    assert verify(root).findings == []
+    for path in (root / "consumequeue").glob(lost):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    found = only(verify(root), "queue-missing")
+    assert (found.severity, "a broker deleted it" in found.action) == (
+        severity, severity is Severity.WARNING
+    )  # fmt: skip
+    assert keys(audited(root, CONFIG, now_ms=NOW_MS).findings) == keys(verify(root).findings)
 
 
 def test_entries_that_are_missing_after_an_orderly_end_are_damage(killed):

@@ -33,7 +33,7 @@ from support.inside import parts_of
 from support.memory import tmp_path  # noqa: F401 - a directory in memory
 from support.reading import all_messages
 from support.rebuild_runs import rebuilt_here
-from support.small_store import CONFIG
+from support.small_store import CONFIG, QUEUE_FILE_BYTES
 
 DIRECTORY = "consumequeue_ext"
 NOW_MS = 1_800_000_000_000
@@ -285,6 +285,21 @@ def test_a_file_with_just_enough_room_for_the_mark_of_its_end_has_it(tmp_path): 
         put(store, range(26))
     file = tmp_path / DIRECTORY / "orders" / "0" / f"{0:020d}"
     assert file.read_bytes()[500:] == b"\xff\xff\0\0"
+
+
+def test_a_missing_queue_file_keeps_no_unit_and_takes_none_of_the_next_one_s(tmp_path):  # noqa: F811
+    """The first address is looked for past it, where no entry before it has one."""
+    count = QUEUE_FILE_BYTES // 20
+    with open_extended(tmp_path, Clock(), CONFIG) as store:
+        put(store, range(count))
+    with open_extended(tmp_path, Clock()) as store:
+        put(store, range(count, 4 * count))
+        queue = store._queues.get(("orders", 0))
+        first, _, *others = queue.files.files
+        queue.files.files = (first, *others)
+        gone, _ = queue.extension.delete_expired(0, force_after_ms=0, now_ms=0)
+        assert len(gone) == count // 25 > 0
+        assert units_of(store, "orders")[count:] == expected_units(range(2 * count, 4 * count))
 
 
 def test_units_without_an_entry_become_zeros(tmp_path):  # noqa: F811

@@ -301,7 +301,8 @@ def file_size(layout: StoreLayout, config: StoreConfig, sizes: StoreSizes) -> in
     wanted = config.mapped_file_size_batch_queue
     wanted = None if wanted is None else -(-wanted // entry) * entry
     queues = [root / str(key) for key in listed_queues(root)]
-    usual = commonest(made_files(file_lengths(queues), wanted), entry)
+    lengths = made_files(file_lengths(queues), wanted)
+    usual = commonest(one for one in lengths if one[1] % entry == 0)
     default = sizes.consume_queue_file_bytes // ENTRY_SIZE_BYTES * entry
     key = "mapperFileSizeBatchConsumeQueue"
     return resolve_size(key, wanted, usual, default)

@@ -19,7 +19,6 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from rocketstore.format.checkpoint import CHECKPOINT_MARGIN_MS, Checkpoint
 from rocketstore.rules.batch_entries import queue_stops
 from rocketstore.rules.bridges import Headers
 from rocketstore.rules.expectation import expected_items
@@ -33,6 +32,7 @@ from rocketstore.storage.dispatch.entry_decisions import record_at
 from rocketstore.storage.files.pread_files import ReadLogFile
 
 if TYPE_CHECKING:
+    from rocketstore.format.checkpoint import Checkpoint
     from rocketstore.storage.files.mapped_file import MappedFile
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 
@@ -170,23 +170,13 @@ def crash_start(
     has_index: bool,
     now_ms: int,
 ) -> int:
-    """Return the physical offset of the newest file before which everything is durable.
-
-    That is one whose first record is older, by the margin of 4.9, than the times up to which log,
-    queues and index were on the disk. Unclear times move it back, never forward: a time much later
-    than `now_ms` counts as 0, and a file that seems older than the one before it is passed over.
-    """
-    times = checkpoint if index_enabled else checkpoint[:2]
-    latest = now_ms + CLOCK_TOLERANCE_MS
-    limit = min(time if 0 <= time <= latest else 0 for time in times) - CHECKPOINT_MARGIN_MS
-    for number in range(len(files) - 1, 0, -1):
-        own = store_time_in(files[number], 0)
-        before = store_time_in(files[number - 1], 0)
-        # Older than the file before it: a damaged header, or a clock set back (K-R8).
-        if own is not None and 0 < own <= limit and (before is None or before <= own):
-            is_index_lost = index_enabled and not has_index and _has_keys(files[number - 1])
-            return files[0].base if is_index_lost else files[number].base
-    return files[0].base
+    """Return the physical offset of the newest file before which everything is durable."""
+    latest_ms = now_ms + CLOCK_TOLERANCE_MS
+    number = checkpoint.safe_file(
+        len(files), lambda at: store_time_in(files[at], 0), latest_ms, has_index=index_enabled
+    )
+    is_index_lost = number and index_enabled and not has_index and _has_keys(files[number - 1])
+    return files[0 if is_index_lost else number].base
 
 
 def _has_keys(file: MappedFile) -> bool:

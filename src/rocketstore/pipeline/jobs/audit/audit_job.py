@@ -20,7 +20,12 @@ import pyarrow as pa
 
 from rocketstore.arguments import checked
 from rocketstore.config import StoreConfig
-from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY, LOCK_FILE_NAME
+from rocketstore.format.checkpoint import Checkpoint
+from rocketstore.format.file_name import (
+    BATCH_CONSUME_QUEUE_DIRECTORY,
+    CHECKPOINT_FILE_NAME,
+    LOCK_FILE_NAME,
+)
 from rocketstore.pipeline.columns import arrow_schema
 from rocketstore.pipeline.jobs import publishing
 from rocketstore.pipeline.jobs.audit import audit_plan, audit_work
@@ -45,9 +50,10 @@ from rocketstore.places.log_verdict import judged_log
 from rocketstore.places.queue_files import QueueFiles
 from rocketstore.places.store_listing import list_store, small_contents
 from rocketstore.rules.findings import Finding, LastWriter, Severity, VerifyReport
+from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.rules.log_rules import LogView, Stretch, log_findings
 from rocketstore.rules.newer import newer_findings
-from rocketstore.rules.queue_kinds import queue_kinds
+from rocketstore.rules.queue_kinds import QueueKinds, queue_kinds
 from rocketstore.units import QueueKey, system_clock_ms
 from rocketstore.verification.file_rules import log_file_findings, queue_file_findings, raft_finding
 from rocketstore.verification.index_rules import IndexFacts, Lacking, StrayCount, index_findings
@@ -170,7 +176,7 @@ def _look(  # noqa: PLR0913 - as `audit`
     common, tasks, index_files = audit_plan.plan_tasks(
         places, config, kinds.batch_topics, max_split_bytes, now_ms
     )
-    work = _Audit(spark, places, now_ms, small, changed, kinds.findings, common, index_files)
+    work = _Audit(spark, places, now_ms, small, changed, kinds, common, index_files)
     return work.run(tasks, out, refuse_opening)
 
 
@@ -216,7 +222,7 @@ class _Audit(NamedTuple):
     now_ms: int
     small: dict[str, Content]
     changed: dict[str, int]
-    of_kinds: list[Finding]
+    kinds: QueueKinds
     common: AuditTask
     index_files: list[Finding]
 
@@ -237,9 +243,10 @@ class _Audit(NamedTuple):
             index = [decode(row["facts"], type=IndexFacts) for row in of_index]
             stretches, ask = itertools.chain.from_iterable(found), partial(self._stated, facts)
             view, excluded = judged_log(self.places, stretches, ask, self.now_ms)
-            judged = self._judged(facts, of_log, view, excluded).persist()
+            context = self._context(facts, of_log, view, excluded)
+            judged = self._judged(facts, of_log, context).persist()
             stack.callback(judged.unpersist)
-            report, own = self._report(judged, index, view)
+            report, own = self._report(judged, index, view, context.writer)
             check()
             if place is not None:
                 _write_report(report, own, judged, place)
@@ -252,14 +259,26 @@ class _Audit(NamedTuple):
         found = map_batches(parts, audit_work.stated_runs, RUNS)
         return found.sort("piece", "ordinal").toArrow()
 
-    def _judged(
+    def _context(
         self, facts: DataFrame, of_log: list[dict[str, Any]], view: LogView, excluded: Runs
-    ) -> DataFrame:
+    ) -> JudgeContext:
         topics = {key.topic for key in (*self.places.queues, *self.places.batch_queues)}
         # The directories of a topic's queues may be gone, and its records be there.
         if lost := {one.queue.topic for one in positions(self.small.get, self.changed)} - topics:
             targets = facts.filter("kind = 'parts'").select("target").distinct().toArrow()[0]
             topics |= lost.intersection(key_of(one).topic for one in targets.to_pylist())
+        writer = LastWriter(self.places.is_live)
+        if self.places.was_aborted:
+            files, reached = self.places.log.files, max(row["reached"] for row in of_log)
+            times = Checkpoint.of(self.small.get(CHECKPOINT_FILE_NAME))
+            latest_ms, has_index = self.now_ms + CLOCK_TOLERANCE_MS, self.common.has_index
+            writer = view.writer_killed(reached, files, times, latest_ms, has_index=has_index)
+        bounds = view.bounds()
+        return JudgeContext(self.common, bounds, excluded, frozenset(topics), writer, self.kinds)
+
+    def _judged(
+        self, facts: DataFrame, of_log: list[dict[str, Any]], context: JudgeContext
+    ) -> DataFrame:
         rows = audit_work.as_batches(self._known(), FACTS)
         known = pa.Table.from_batches(rows, arrow_schema(FACTS)).combine_chunks()
         about = facts.filter("kind NOT IN ('log', 'index')")
@@ -267,11 +286,6 @@ class _Audit(NamedTuple):
         count = len(known) + sum(row["size"] for row in of_log)
         groups = min(MOST_TASKS, 2 + count // _ROWS_PER_TASK)
         together = about.repartition(groups, "target").sortWithinPartitions("target")
-        writer, bounds = LastWriter(self.places.is_live), view.bounds()
-        if self.places.was_aborted:
-            last, reached = self.places.file_at(view.end - 1), max(row["reached"] for row in of_log)
-            writer = LastWriter.ended(reached, last.base if last else 0)
-        context = JudgeContext(self.common, bounds, excluded, frozenset(topics), writer)
 
         def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             rows = judge_targets(context, audit_work.rows_of(batches))
@@ -298,7 +312,7 @@ class _Audit(NamedTuple):
     # --- the report ---------------------------------------------------------------------------
 
     def _report(
-        self, judged: DataFrame, index: list[IndexFacts], view: LogView
+        self, judged: DataFrame, index: list[IndexFacts], view: LogView, writer: LastWriter
     ) -> tuple[AuditReport, list[Finding]]:
         """Return the reported findings, and those that are not rows of `judged`."""
         counted = judged.filter("counted IS NOT NULL").select("counted", "file", "count", "first")
@@ -320,21 +334,15 @@ class _Audit(NamedTuple):
         of_queues = [one for one in found if one.kind.startswith("queue")]
         of_consumers = [one for one in found if not one.kind.startswith("queue")]
         log = list(self._log_findings(view, sums["used"]))
-        rest = [*self._item_findings(added, index, view), *self._small_findings(view)]
-        report = AuditReport(
-            [*log, *of_queues, *rest, *of_consumers],
-            view.counts(
-                view.kept,
-                queue_count=sums["queues"],
-                entry_count=sums["entries"],
-                hole_count=sums["holes"],
-                index_item_count=sum(one.item_count for one in index),
-            ),
-            self.places.location,
-            sorted(queues, key=lambda one: (one.topic, one.queue_id)),
-            {reason: sums[reason] for reason in sorted(REASONS) if sums[reason]},
-        )
-        return report, [*log, *rest]
+        rest = [*self._item_findings(added, index, view, writer), *self._small_findings(view)]
+        counts = view.counts(
+            view.kept, queue_count=sums["queues"], entry_count=sums["entries"],
+            hole_count=sums["holes"], index_item_count=sum(one.item_count for one in index),
+        )  # fmt: skip
+        queues.sort(key=lambda one: (one.topic, one.queue_id))
+        reasons = {reason: sums[reason] for reason in sorted(REASONS) if sums[reason]}
+        found = [*log, *of_queues, *rest, *of_consumers]
+        return AuditReport(found, counts, self.places.location, queues, reasons), [*log, *rest]
 
     def _log_findings(self, view: LogView, entry_count: int) -> Iterator[Finding]:
         """Yield what is wrong with the log, and with files and kinds of queues."""
@@ -345,7 +353,7 @@ class _Audit(NamedTuple):
         yield from log_file_findings(log.problems, last, entry_count, shown, last_bytes, end)
         yield from log_findings(view, places.file_position, is_live=places.is_live)
         yield from map(raft_finding, map(places.below_root, places.dledger))
-        yield from self.of_kinds
+        yield from self.kinds.findings
         for key, row in (*places.queues.items(), *places.batch_queues.items()):
             yield from queue_file_findings(key, row.problems, places.below_root)
         held = {
@@ -355,25 +363,27 @@ class _Audit(NamedTuple):
         yield from extension_findings({queue: sizes for queue, sizes in held.items() if sizes})
 
     def _item_findings(
-        self, added: list[dict[str, Any]], index: list[IndexFacts], view: LogView
+        self,
+        added: list[dict[str, Any]],
+        index: list[IndexFacts],
+        view: LogView,
+        writer: LastWriter,
     ) -> list[Finding]:
         if not self.common.has_index:
             return []
         sums = {
             (row["counted"], row["file"]): (row["count_sum"], row["first_min"]) for row in added
         }
+        stray = [
+            StrayCount(file, kind == "stale", *sums[kind, file])
+            for kind, file in sums
+            if kind in {"stray", "stale"}
+        ]
         return self.index_files + index_findings(
-            sorted(index, key=lambda one: one.file),
-            self.common.sizes.index_layout,
-            Lacking(*sums.get(("lacking", ""), ())),
-            [
-                StrayCount(file, kind == "stale", *sums[kind, file])
-                for kind, file in sums
-                if kind in {"stray", "stale"}
-            ],
-            partial(_store_time, self.places, view),
-            is_live=self.places.is_live,
-        )
+            sorted(index, key=lambda one: one.file), self.common.sizes.index_layout,
+            Lacking(*sums.get(("lacking", ""), ())), stray,
+            partial(_store_time, self.places, view), writer,
+        )  # fmt: skip
 
     def _small_findings(self, view: LogView) -> Iterator[Finding]:
         def codes_from(key: QueueKey, start: int) -> Iterator[Any]:

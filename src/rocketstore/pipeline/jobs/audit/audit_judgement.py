@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask
     from rocketstore.pipeline.jobs.audit.audit_work import FactRow
     from rocketstore.rules.findings import LastWriter
+    from rocketstore.rules.queue_kinds import QueueKinds
     from rocketstore.rules.unbacked import LogBounds
 
 FINDINGS: Final = (
@@ -90,6 +91,7 @@ class JudgeContext(NamedTuple):
     excluded: runs.Runs
     topics: frozenset[str]
     writer: LastWriter
+    kinds: QueueKinds
 
 
 def judge_targets(context: JudgeContext, rows: Iterable[FactRow]) -> Iterator[dict[str, Any]]:
@@ -169,19 +171,14 @@ def _judge_queue(
     view = _view(context, key, _files_of(rows), parts)
     is_there, found = view.is_own or is_listed, list[Finding]()
     if is_there:
-        found += queue_findings(view, context.writer)
+        found += map(context.kinds.judged, queue_findings(view, context.writer))
         yield from _sums(view, parts)
         has_records = view.record_count > 0
         queue = QueueRow(
-            *key,
-            view.record_count,
-            view.first if has_records else None,
-            view.last if has_records else None,
-            view.entry_count,
-            runs.count(view.truly_missing),
-            view.shadowed_count,
-            runs.count(view.skipped) if has_records else 0,
-        )
+            *key, view.record_count, view.first if has_records else None,
+            view.last if has_records else None, view.entry_count, runs.count(view.truly_missing),
+            view.shadowed_count, runs.count(view.skipped) if has_records else 0,
+        )  # fmt: skip
         yield {"place": _QUEUE, **msgspec.to_builtins(queue)}
     if is_there or key.topic in context.topics or key.topic == DELAY_TOPIC:
         bounds = (view.first_record, view.stop) if is_there else (0, 0)
