@@ -231,15 +231,10 @@ class _Repair:
             claim(self.layout, self.disk)
             remaining = self.findings(audit)
         return RepairReport(
-            self.policy,
-            dry_run,
-            findings,
-            actions,
+            self.policy, dry_run, findings, actions,
             [finding for finding in remaining if finding.severity is not Severity.NOTE],
-            lost_for_broker(audit, self.config),
-            audit.counts,
-            self.evidence.directory,
-        )
+            lost_for_broker(audit, self.config), audit.counts, self.evidence.directory,
+        )  # fmt: skip
 
     def _has_bad_checkpoint(self) -> bool:
         """Whether the checkpoint states impossible times; a missing one is no fault."""
@@ -381,15 +376,10 @@ class _Repair:
         forged = frozenset(at for queue in audit.queues for _, at in queue.impossible)
         with ExitStack() as stack:
             parts = LoadedStore(
-                self.layout,
-                self.sizes,
-                msgspec.structs.replace(self.config, check_crc_on_recover=True),
-                disk=self.disk,
-                clock=lambda: self.now_ms,
-                drop_later=stack.callback,
-                kinds=kinds,
-                forged=forged,
-            )
+                self.layout, self.sizes,
+                msgspec.structs.replace(self.config, check_crc_on_recover=True), disk=self.disk,
+                clock=lambda: self.now_ms, drop_later=stack.callback, kinds=kinds, forged=forged,
+            )  # fmt: skip
             if not self.is_salvage:
                 cut_log(parts.log_files, audit.log.end, evidence=self.evidence, now_ms=self.now_ms)
             recover(

@@ -193,15 +193,12 @@ class LogView(NamedTuple):
         """Return what a pass counted, of the log where its messages are in these chains."""
         message_bytes = sum(chain.record_bytes for chain in records)
         return StoreCounts(
-            message_count=sum(chain.record_count for chain in records),
-            message_bytes=message_bytes,
+            message_count=sum(chain.record_count for chain in records), message_bytes=message_bytes,
             unwitnessed_bytes=message_bytes - sum(chain.body_bytes for chain in records),
             damaged_bytes=self.damaged_bytes,
             leftover_count=sum(chain.record_count for chain in self.leftovers),
-            min_physical_offset=self.start,
-            max_physical_offset=self.end,
-            **of_queues_and_index,
-        )
+            min_physical_offset=self.start, max_physical_offset=self.end, **of_queues_and_index,
+        )  # fmt: skip
 
     def bounds(self) -> LogBounds:
         """Return what queue entries are judged by."""

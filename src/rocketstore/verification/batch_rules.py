@@ -62,14 +62,10 @@ def batch_queue_findings(
     entry = (stored if same == len(called) else called)[same]
     entries = counted(len(stored), "entry", "entries")
     found = finding(
-        kind,
-        where,
-        f"{entries} of {counted(len(called), 'record')}; the first {same} agree",
-        action="repair builds the queue again",
-        queue=key,
-        queue_offset=int(entry["base_offset"]),
+        kind, where, f"{entries} of {counted(len(called), 'record')}; the first {same} agree",
+        action="repair builds the queue again", queue=key, queue_offset=int(entry["base_offset"]),
         physical_offset=int(entry["physical_offset"]),
-    )
+    )  # fmt: skip
     yield found if kind == "queue-beyond-log" else writer.judged(found)
 
 

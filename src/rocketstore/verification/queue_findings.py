@@ -102,15 +102,10 @@ def _run_finding(queue: QueueView, run: Unbacked) -> Finding:
 def _found(queue: QueueView, kind: str, span: tuple[int, int], reason: str, **more: Any) -> Finding:
     start, stop = span
     return finding(
-        kind,
-        queue.directory,
-        f"{offsets_text(start, stop)}: {reason}" if start < stop else reason,
-        offset=start * ENTRY_SIZE_BYTES,
-        size=(stop - start) * ENTRY_SIZE_BYTES,
-        queue=queue.key,
-        queue_offset=start if start < stop else None,
-        **more,
-    )
+        kind, queue.directory, f"{offsets_text(start, stop)}: {reason}" if start < stop else reason,
+        offset=start * ENTRY_SIZE_BYTES, size=(stop - start) * ENTRY_SIZE_BYTES, queue=queue.key,
+        queue_offset=start if start < stop else None, **more,
+    )  # fmt: skip
 
 
 def extension_findings(sizes_of: Mapping[QueueKey, Sequence[int]]) -> Iterator[Finding]:

@@ -94,14 +94,9 @@ def survey_log(
 
 def _scan(file: LogBytes, start: int, stop: int, **options: Any) -> Iterator[ScanBatch]:
     return scan_window(
-        file if isinstance(file, ReadLogFile) else file.array,
-        base=file.base,
-        size=file.size,
-        start=start,
-        stop=stop,
-        lookback_bytes=0,
-        **options,
-    )
+        file if isinstance(file, ReadLogFile) else file.array, base=file.base, size=file.size,
+        start=start, stop=stop, lookback_bytes=0, **options,
+    )  # fmt: skip
 
 
 def chain_records(file: LogBytes, start: int, stop: int) -> Iterator[RecordColumns]:

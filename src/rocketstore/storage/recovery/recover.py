@@ -110,15 +110,10 @@ class LoadedStore:
             drop_later(part.drop)
         self.problems = list(self._load(after_crash=after_crash))
         self.dispatcher = Dispatcher(
-            self.log_files,
-            self.queues,
-            self.index,
-            readable_limit=self.readable_limit,
-            delays_ms=parse_delay_levels(config.message_delay_level),
-            lmq=has_light_queues(config),
-            forged=forged,
-            clock=clock,
-        )
+            self.log_files, self.queues, self.index, readable_limit=self.readable_limit,
+            delays_ms=parse_delay_levels(config.message_delay_level), lmq=has_light_queues(config),
+            forged=forged, clock=clock,
+        )  # fmt: skip
 
     def _load(self, *, after_crash: bool) -> Iterator[FileFinding[Path]]:
         """Load all files."""
