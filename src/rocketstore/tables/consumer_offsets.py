@@ -267,12 +267,10 @@ def _settled(
         topic, _, group = name.partition("@")
         if topic in in_memory:
             continue
-        table[name] = {
-            one: offset
-            if offset <= (end := end_of(topic, one))
-            else end * ((topic, one) not in again)
-            for one, offset in queues.items()
-        }
+        table[name] = dict(queues)
+        for one, offset in queues.items():
+            if offset > (end := end_of(topic, one)):
+                table[name][one] = 0 if (topic, one) in again else end
         if table[name] != queues:
             _log.warning(
                 "consumer_offsets.set_back", topic=topic, group=group, before=queues,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from rocketstore.format.record import FIXED_SIZE
+from rocketstore.rules.queue_numbers import QueueNumbers
 from rocketstore.scan import kernels
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
 from rocketstore.scan.scanner import scan_window
@@ -124,12 +125,14 @@ def made_again(reader: Reader, queues: Iterable[QueueKey]) -> set[QueueKey]:
         for one in queues
         for _, entry in reader.queue_entries(*one, 0, int(reader.min_offset(*one) == 0))
     }
-    found = set[QueueKey]()
+    numbers, found = QueueNumbers(), set[QueueKey]()
     for columns in log_columns(reader, 0, max(firsts.values(), default=0)):
-        for row, at in enumerate(columns.physical_offset.tolist()):
-            key = QueueKey(columns.topic(row), int(columns.queue_id[row]))
-            if at < firsts.get(key, 0):
+        for number, row in zip(*np.unique(numbers.of(columns), return_index=True), strict=True):
+            key = numbers.key(number) if number >= 0 else None
+            if key in firsts and columns.physical_offset[row] < firsts[key]:
                 found.add(key)
+        if len(found) == len(firsts):
+            break
     return found
 
 
