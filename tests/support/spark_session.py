@@ -44,63 +44,25 @@ SETTINGS = {
 
 WARM_PYTHON = """#!/bin/sh
 "exec" "{python}" "$0" "$@"
-import marshal, os, socket, sys
+import gc, importlib, os, runpy, sys
 
-if sys.argv[1] != "-m":  # which version it is
+if sys.argv[1:3] != ["-m", "pyspark.daemon"]:
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-asked = marshal.dumps((sys.argv[2:], dict(os.environ)))
-place = chr(0) + sys.argv[0]  # no file
-link, server = (socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
-is_first = False
-while not is_first and link.connect_ex(place):
-    try:
-        server.bind(place)
-    except OSError:
-        continue  # another one was first
-    server.listen()
-    is_first = os.fork() == 0
-if not is_first:
-    server.close()
-    socket.send_fds(link, [asked], [0, 1, 2])
-    link.recv(1)  # until the end of what serves it
-    os._exit(0)
-
-import fcntl, gc, runpy, select, signal
 sys.path[0] = os.getcwd()
-import deltalake, pandas, pyarrow.compute, pyarrow.parquet
-import pyspark.worker, pyspark.sql.worker.plan_data_source_read, rocketstore.pipeline.tables
-
+_, _, *sys.argv = sys.argv
+loaded = [sys.argv[1], "pyspark.sql.worker.plan_data_source_read", "rocketstore.pipeline.tables"]
+if sys.argv[1] == "pyspark.worker":
+    loaded += ["pandas", "pyarrow.compute", "pyarrow.parquet", "deltalake"]
+for name in loaded:
+    importlib.import_module(name)
 gc.freeze()
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-poll = select.poll()
-poll.register(0, 0)  # Spark hangs up
-poll.register(server, select.POLLIN)
-while 0 not in dict(poll.poll()):
-    link, _ = server.accept()
-    asked, streams, _, _ = socket.recv_fds(link, 1 << 20, 3)
-    if os.fork() == 0:
-        break
-    for one in (*streams, link.detach()):
-        os.close(one)
-else:
-    os._exit(0)
-
-server.close()
-signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-for name, value in (("OWN", os.getpid()), ("SIG", signal.SIGTERM), ("FL", os.O_ASYNC)):
-    fcntl.fcntl(link, getattr(fcntl, "F_SET" + name), value)  # ends as the one that Spark knows
-for number, stream in enumerate(streams):
-    os.dup2(stream, number)
-    os.close(stream)
-os.environ.clear()
-sys.argv, more = marshal.loads(asked)
-os.environ.update(more)
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
 """
-"""The interpreter of Spark's Python: the first one imports what all would, and is forked for each.
-
-Those of the cluster, which are killed amid their work, import for themselves.
+"""The interpreter of Spark's workers: their daemon imports what each of them would, before it forks
+them. Those of the cluster, which are killed amid their work, import for themselves.
 """
+
+CONNECT_TIMEOUT = "Python worker failed to connect back"
 
 
 def require_java() -> None:
@@ -144,15 +106,26 @@ def start_session(directory: str, master: str = "local[2]"):
 
 
 def run_to_its_end(start) -> None:
-    """Start a streaming query, let it do what there is, and raise what it failed with."""
-    query = start()
-    try:
-        ended = query.awaitTermination(PATIENCE_S)
-        assert ended, f"no end after {PATIENCE_S} s: {query.status}\n{what_runs()}"
-    finally:
-        query.stop()
-    if query.exception() is not None:
-        raise query.exception()
+    """Start a streaming query, wait until it has done what there is, and raise what it failed with.
+
+    Once more where a worker took longer than the ten seconds, a constant of Spark's, that it has to
+    connect back: that says something of the machine, and the query has done nothing yet.
+    """
+    for is_last in (False, True):
+        try:
+            query = start()
+            try:
+                ended = query.awaitTermination(PATIENCE_S)
+                assert ended, f"no end after {PATIENCE_S} s: {query.status}\n{what_runs()}"
+            finally:
+                query.stop()
+            if query.exception() is not None:
+                raise query.exception()  # noqa: TRY301 - as a failed start
+        except Exception as error:
+            if is_last or CONNECT_TIMEOUT not in str(error):
+                raise
+        else:
+            return
 
 
 def what_runs() -> str:
