@@ -158,6 +158,8 @@ class LiveLog:
         position, left = offset - segment.base, segment.base + segment.file_size - offset
         with opened(self.store.location, segment.path) as file:
             data = file.read(position, min(128, left))
+            if data[:8] == left.to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big"):
+                return None, 0, FILLER  # the rest of the file, up to a gigabyte, is not read
             total = int.from_bytes(data[:4], "big", signed=True)
             if len(data) < total <= left:
                 data = file.read(position, total)
@@ -165,8 +167,7 @@ class LiveLog:
             return None, 0, "zeros" if data else "nothing"
         found = decode(data, 0, offset, check_crc=True)
         if found is None:
-            filler = left.to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big")
-            return None, 0, FILLER if data[:8] == filler else "no intact record"
+            return None, 0, "no intact record"
         crc = zlib.crc32(data[: found.size])
         return found, crc, f"a record with CRC {crc:08x}"
 
