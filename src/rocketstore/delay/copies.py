@@ -21,6 +21,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rocketstore.delay.levels import MOST_HELD, Due, Level, entries_of, message_of
+from rocketstore.format.properties import (
+    DELAY,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    WAIT,
+)
 from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import STORE_HOST_V6_FLAG
 from rocketstore.native.row import CallsFor
@@ -36,7 +42,7 @@ LOOKAHEAD: Final = MOST_HELD + 1_000
 """Most waiting messages of a level that a copy is compared with: deliveries are in order, so it is
 one of the first, unless some before it are held or could not be delivered."""
 
-_CHANGED: Final = ("DELAY", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "WAIT", "__CRC32#")
+_CHANGED: Final = (DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, WAIT, "__CRC32#")
 """Properties that a delivery may change: for several queues (4.9 drops DELAY), 5.x's checksum."""
 
 Mark: TypeAlias = "tuple[int, int, int, int, int, int, frozenset[tuple[str, str]]]"

@@ -120,9 +120,11 @@ class Stretch(msgspec.Struct, array_like=True):
             begin, stop = int(starts[first]), int(stops[past - 1])
             times, is_normal = columns.store_timestamp[first:past], has_entry[first:past]
             head, tail = _witnesses(times, is_normal), _witnesses(times[::-1], is_normal[::-1])
-            body_bytes, newest = int(columns.body_size[first:past].sum()), _newest(times, latest_ms)
-            sums = past - first, stop - begin, body_bytes, newest, int(times.max())
-            self.add(Chain(begin, stop, *sums, head, [one[::-1] for one in tail]))
+            chain = Chain(begin, stop, past - first, stop - begin)
+            chain.body_bytes = int(columns.body_size[first:past].sum())
+            chain.last_ms, chain.latest_ms = _newest(times, latest_ms), int(times.max())
+            chain.head, chain.tail = head, [one[::-1] for one in tail]
+            self.add(chain)
 
     def add(self, chain: Chain) -> None:
         """Add a chain, or what follows the last one without a break."""

@@ -97,12 +97,12 @@ def compare_kinds(
     unsaid = sorted({key.topic for key in batch_queues} - said)
     both = sorted({key.topic for key in queues} & said)
     misplaced = [f"{CONSUME_QUEUE_DIRECTORY}/{topic}" for topic in both]
-    findings = [
-        finding("topic-kind", _TABLE, reason, topic=topic, expected="queue.type: BatchCQ")
-        for topic in unsaid
-        for place in [f"{BATCH_CONSUME_QUEUE_DIRECTORY}/{topic}"]
-        for reason in [f"{topic} is no batch topic there, but has queues in {place}"]
-    ]
+    findings = []
+    for topic in unsaid:
+        place = f"{BATCH_CONSUME_QUEUE_DIRECTORY}/{topic}"
+        reason = f"{topic} is no batch topic there, but has queues in {place}"
+        expected = "queue.type: BatchCQ"
+        findings.append(finding("topic-kind", _TABLE, reason, topic=topic, expected=expected))
     findings += [
         finding("queue-kind", name, f"{topic} is a batch topic in {_TABLE}", topic=topic)
         for name, topic in zip(misplaced, both, strict=True)

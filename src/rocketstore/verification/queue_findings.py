@@ -121,9 +121,10 @@ def extension_findings(sizes_of: Mapping[QueueKey, Sequence[int]]) -> Iterator[F
         if max(sizes) > usual:
             reason = f"a file of a queue extension has {max(sizes)} bytes, expected {usual}"
             severity, action = Severity.DAMAGE, "no writer opens the store; repair cuts the file"
-        more: Any = {"severity": severity, "action": action, "queue": key}
-        place = f"{CONSUME_QUEUE_EXT_DIRECTORY}/{key}"
-        yield finding("queue-ext", place, reason, size=sum(sizes), **more)
+        name, size = f"{CONSUME_QUEUE_EXT_DIRECTORY}/{key}", sum(sizes)
+        yield finding(
+            "queue-ext", name, reason, size=size, severity=severity, action=action, queue=key
+        )
 
 
 def usual_extension_size(sizes: Iterable[Sequence[int]]) -> int:
