@@ -10,6 +10,7 @@ ours: no maintained server has them (docs/decisions/0038-services-start-with-the
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import Callable, Iterable
 from io import BytesIO
 from typing import Any, Final, cast
@@ -47,6 +48,8 @@ class MetricsServer:
     def serve(self) -> None:
         """Answer requests; after an error it can be called again, and has another loop then."""
         self._peers.clear()
+        if self._loop is not None:  # it failed: a peer that it was accepting waits until this
+            gc.collect()
         with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
             self._loop = runner.get_loop()
             runner.run(self._serve())
@@ -68,8 +71,8 @@ class MetricsServer:
         self._over = asyncio.Event()
         if self._is_over:
             return
-        await asyncio.start_server(self._talk, sock=self.listener, backlog=_BACKLOG)
-        try:
+        try:  # a peer may be there, and an error come, before this has started
+            await asyncio.start_server(self._talk, sock=self.listener, backlog=_BACKLOG)
             await self._over.wait()
         finally:
             loop.remove_reader(self.listener)

@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import errno
 import gc
+import itertools
 import json
 import os
 import re
 import select
+import selectors
 import socket
 import threading
 import time
@@ -441,7 +443,7 @@ def test_they_are_served_again_after_an_error_of_their_loop(root, monkeypatch):
     monkeypatch.setattr("rocketstore.storage.threads.PAUSE_AFTER_ERROR_S", 0.0)
     fault = Fault("EpollSelector.select", 0, errno.ENOMEM, lasting=False)
     with open_served(root) as store, FailingCalls(root, fault, sockets=True) as calls:
-        # A connection that asyncio is just accepting when its loop fails is lost to both sides.
+        # A connection that asyncio is just accepting when its loop fails is hung up on.
         server: Any = store.metrics._server
         while not calls.hits:
             with contextlib.suppress(AttributeError, RuntimeError):  # between two loops
@@ -450,6 +452,36 @@ def test_they_are_served_again_after_an_error_of_their_loop(root, monkeypatch):
         while not answer:
             with contextlib.suppress(OSError):
                 answer = ask(store, "/metrics")
+
+
+@pytest.mark.filterwarnings("ignore:unclosed (transport|<socket):ResourceWarning")
+@pytest.mark.parametrize("number", range(8))
+def test_a_peer_that_comes_as_their_loop_fails_is_answered_or_hung_up_on(monkeypatch, number):
+    select, tries = selectors.EpollSelector.select, itertools.count()
+
+    def failing(self, timeout=None):
+        if next(tries) == number:
+            raise OSError(errno.ENOMEM, "")
+        return select(self, timeout)
+
+    server = http_server.MetricsServer(("127.0.0.1", 0), lambda *_: ())
+    with contextlib.closing(server), socket.create_connection(server.listener.getsockname()) as one:
+        one.settimeout(1)
+        one.sendall(b"GET /metrics HTTP/1.1\r\n\r\n"[: 4 * number])
+        monkeypatch.setattr(selectors.EpollSelector, "select", failing)
+        gc.disable()
+        try:
+            with contextlib.suppress(OSError):  # and let go of its frames
+                server.serve()
+            thread = threading.Thread(target=server.serve)
+            thread.start()
+            with contextlib.suppress(ConnectionError):
+                one.sendall(b"GET /metrics HTTP/1.1\r\n\r\n"[4 * number :])
+                one.recv(100)
+        finally:
+            gc.enable()
+            server.wake()
+            thread.join()
 
 
 @pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning")
