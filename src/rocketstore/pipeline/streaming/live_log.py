@@ -94,6 +94,11 @@ def tail_of(segments: Sequence[Segment]) -> list[Segment]:
     return [*itertools.takewhile(lambda one: one.is_last, reversed(segments))][::-1]
 
 
+def _is_filler(head: bytes, left: int) -> bool:
+    """Whether eight bytes begin a BLANK that fills the last `left` bytes of a file."""
+    return head == left.to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big")
+
+
 def _names_seen(store: StorePlace) -> list[tuple[int, ...]] | None:
     """Return which directories a log lies in, and when a name changed there; None if just now."""
     try:
@@ -158,7 +163,7 @@ class LiveLog:
         position, left = offset - segment.base, segment.base + segment.file_size - offset
         with opened(self.store.location, segment.path) as file:
             data = file.read(position, min(128, left))
-            if data[:8] == left.to_bytes(4, "big") + BLANK_MAGIC.to_bytes(4, "big"):
+            if _is_filler(data[:8], left):
                 return None, 0, FILLER  # the rest of the file, up to a gigabyte, is not read
             total = int.from_bytes(data[:4], "big", signed=True)
             if len(data) < total <= left:
@@ -176,9 +181,9 @@ class LiveLog:
         (record, crc, _), segment = self.record(offset), segment_at(self.segments, offset)
         if record is None or segment is None:
             return Place(offset)
-        stop = offset + record.size
-        is_closed = self.record(stop)[2] == FILLER
-        return Place(segment.base + segment.file_size if is_closed else stop, offset, crc)
+        stop, file_stop = offset + record.size, segment.base + segment.file_size
+        is_closed = _is_filler(log_bytes(self.store, self.segments, stop, 8), file_stop - stop)
+        return Place(file_stop if is_closed else stop, offset, crc)
 
     @cached_property
     def end(self) -> Place:
