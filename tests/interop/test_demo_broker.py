@@ -17,6 +17,6 @@ def test_demo_ends_with_a_client_at_a_broker_and_how_far_its_group_is_behind():
     lag = [line.split() for line in done.stdout.splitlines() if line.startswith("gate ")]
     assert [row[:3] for row in lag] == [["gate", "boarding", str(queue)] for queue in range(4)]
     # Which queue a message goes to is the client's: it begins again with a new route.
-    offsets, stops, behind = zip(*(map(int, row[3:]) for row in lag), strict=True)
+    offsets, stops, lags = zip(*(map(int, row[3:]) for row in lag), strict=True)
     assert (sum(offsets), sum(stops)) == (1000, 1200)
-    assert behind == tuple(stop - offset for offset, stop in zip(offsets, stops, strict=True))
+    assert lags == tuple(stop - offset for offset, stop in zip(offsets, stops, strict=True))
