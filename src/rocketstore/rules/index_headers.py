@@ -15,8 +15,9 @@ class HeaderWitness(NamedTuple):
 
     The records of its first and its last item, and their store times, None where they cannot be
     read; the last item's time difference, None where it is the only one, whose own is another
-    file's (K-I5); how many slots are in use, and how many items, as until 4.7.0 each item counted,
-    None if not counted.
+    file's (K-I5); how many slots are in use, and how many items, None if not counted. A header may
+    say any number of slots from one to the other: until 4.7.0 each item counted, and a later broker
+    goes on from there (K-I3).
     """
 
     first_offset: int
@@ -58,7 +59,7 @@ def header_faults(header: IndexHeader, witness: HeaderWitness) -> list[str]:
     right = right_times(header, witness)._replace(
         begin_physical_offset=witness.first_offset, end_physical_offset=witness.last_offset
     )
-    if witness.slots is not None and header.hash_slot_count not in witness.slots:
+    if witness.slots and not witness.slots[0] <= header.hash_slot_count <= witness.slots[1]:
         right = right._replace(hash_slot_count=witness.slots[0])
     return [
         f"{field.name}: expected {expected}, found {found}"
