@@ -18,8 +18,6 @@ ONEWAY: Final = 2
 VERSION: Final = 399
 """MQVersion.V4_9_3: a Java client asks a broker below 232 for no SQL92, and one of 4.9 has this."""
 
-_JAVA: Final = Language.JAVA  # CPython 3.11 finds a member by a call of a function
-
 
 class HeaderKind(enum.IntEnum):
     """How a header is encoded: the byte in front of its length (SerializeType)."""
@@ -32,10 +30,11 @@ class Command(msgspec.Struct):
     """One request or reply.
 
     `opaque` is the requester's number, which the reply has too; `flag` has the bits `RESPONSE` and
-    `ONEWAY`, `language` is of who says it, None where that is not known. `fields` are the custom
-    header, texts by name (``extFields``). None is not the same as no text: 4.9 writes ``{}`` for a
-    header without values. Of a request that a `frame.Shortcut` has read, `header` has them as typed
-    values, and there are no `fields`.
+    `ONEWAY`, `language` is of who says it, None where that is not known; what this side says is
+    JAVA, as with 4.9: a client that reads names as an enumeration of its own knows that one.
+    `fields` are the custom header, texts by name (``extFields``). None is not the same as no text:
+    4.9 writes ``{}`` for a header without values. Of a request that a `frame.Shortcut` has read,
+    `header` has them as typed values, and there are no `fields`.
     """
 
     code: int
@@ -43,7 +42,7 @@ class Command(msgspec.Struct):
     flag: int = 0
     fields: dict[str, str] | None = None
     remark: str | None = None
-    language: Language | None = Language.PYTHON
+    language: Language | None = Language.JAVA
     version: int = VERSION
     kind: HeaderKind = HeaderKind.JSON
     body: bytes = b""
@@ -57,9 +56,5 @@ def reply(
     fields: dict[str, str] | None = None,
     body: bytes = b"",
 ) -> Command:
-    """Return a reply; which request it answers is filled in when it is sent.
-
-    It says JAVA, as each reply of a 4.9 broker does: a client that reads names as an enumeration
-    of its own knows that one.
-    """
-    return Command(code, flag=RESPONSE, remark=remark, fields=fields, body=body, language=_JAVA)
+    """Return a reply; which request it answers is filled in when it is sent."""
+    return Command(code, flag=RESPONSE, remark=remark, fields=fields, body=body)

@@ -48,6 +48,7 @@ def test_notice_goes_to_all_members_and_before_the_reply(desk):
     beat(desk, first)
     assert codes(first) == [40, 0]
     beat(desk, second)
+    assert {one.language for one in second.heard} == {Language.JAVA}  # which every client knows
     assert (codes(first), codes(second)) == ([40], [40, 0])
     assert members(desk) == ["c@127.0.0.1:1", "c@127.0.0.1:2"]
 
