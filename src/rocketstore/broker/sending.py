@@ -171,7 +171,7 @@ class Sending(Part):
         topic = self._topic_of(header, call)
         name, queue_id = header.topic, header.queue_id
         if queue_id < 0:
-            queue_id = random.randrange(max(topic.write_queue_nums, 1))  # noqa: S311 - any queue
+            queue_id = random.randrange(topic.write_queue_nums)  # noqa: S311 - any queue
         told_queue_id = queue_id  # Compatible: that of the request, also of a dead letter
         sys_flag = header.sys_flag | MULTI_TAGS.get(topic.topic_filter_type, 0)
         text = (header.properties or "").encode()
@@ -258,7 +258,8 @@ class Sending(Part):
         )
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, not_there(name))
-        if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
+        written, read = topic.write_queue_nums, topic.read_queue_nums
+        if header.queue_id >= max(written, read) or (header.queue_id < 0 and written <= 0):
             what = f"request queueId[{header.queue_id}] is illegal, {topic_text(topic)}"
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{what} Producer: {call.peer.address}")
         return topic

@@ -257,6 +257,14 @@ def test_message_without_a_queue_goes_to_any_and_its_producer_is_told_which(desk
     assert min(lengths) > 0
 
 
+@pytest.mark.parametrize("kind", ["one", "batch"])
+def test_message_without_a_queue_is_refused_where_nothing_is_written(desk, kind):
+    desk.topics.settle(TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=0))
+    body = encode_client_batch([(0, b"x", b"")])
+    for queue_id, code in ((-1, 1), (0, 0)):
+        assert desk.send("orders", body, e=queue_id, m=kind == "batch").code == code
+
+
 def test_topic_of_several_tags_marks_its_messages(desk):
     for name in ("tags", "%RETRY%G", "%DLQ%H"):
         desk.topics.settle(TopicConfig(topic_name=name, topic_filter_type="MULTI_TAG"))
