@@ -54,9 +54,8 @@ _ANSWERS: Final = {status: (code, status.value) for status, code in {
     GetMessageStatus.OFFSET_TOO_SMALL: BrokerAnswer.PULL_OFFSET_MOVED,
     GetMessageStatus.NO_MESSAGE_IN_QUEUE: BrokerAnswer.PULL_OFFSET_MOVED,
 }.items()}  # fmt: skip
-_EMPTY: Final = _ANSWERS[GetMessageStatus.NO_MESSAGE_IN_QUEUE]
 # Compatible: 4.9 makes a queue of a topic when it is asked for, and finds it empty.
-_ANSWERS[GetMessageStatus.NO_MATCHED_LOGIC_QUEUE] = _EMPTY
+_ANSWERS[GetMessageStatus.NO_MATCHED_LOGIC_QUEUE] = _ANSWERS[GetMessageStatus.NO_MESSAGE_IN_QUEUE]
 _log: Final = get_logger(__name__)
 
 SWEEP_S: Final = 0.05  # between looks at the held pulls whose turn it is
@@ -127,10 +126,11 @@ class Pulling(Part):
 
     def _page(self, header: PullHeader, tags: str) -> Command:
         page: GetRawResult = self._store.get_raw(*_place(header, tags))
-        code, remark = answer = _ANSWERS[page.status]
+        code, remark = _ANSWERS[page.status]
         if page.message_count:
             self.given.note(header.topic, header.consumer_group, page.message_count)
-        elif answer is _EMPTY and header.queue_offset == 0:
+        elif code == BrokerAnswer.PULL_OFFSET_MOVED and page.next_offset == header.queue_offset:
+            # Nowhere else to go: an empty queue, or a slave that is not as far as its master.
             code = BrokerAnswer.PULL_NOT_FOUND
         elif code == BrokerAnswer.PULL_OFFSET_MOVED and self._keeps_offsets:
             self._note_moved(header, page.next_offset)

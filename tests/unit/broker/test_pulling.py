@@ -10,7 +10,7 @@ import pytest
 
 from rocketstore import Message, StoreConfig
 from rocketstore.broker.held_pulls import LOOK_MS
-from rocketstore.config import FlushDiskType
+from rocketstore.config import BrokerRole, FlushDiskType
 from rocketstore.format.java_hash import string_hash
 from rocketstore.format.metadata_json import SubscriptionGroup, TopicConfig
 from rocketstore.remoting.command import Command
@@ -133,6 +133,23 @@ def test_pull_at_the_end_is_held_and_woken_by_the_next_message(orders):
 def test_pull_that_may_not_wait_is_answered_that_nothing_is_there(orders):
     found = answered(orders, queueOffset=2, sysFlag=4)
     assert (found.code, found.remark) == (19, "OFFSET_OVERFLOW_ONE")
+
+
+def test_pull_that_is_ahead_of_a_slave_waits_for_what_its_master_has(tmp_path):
+    with closing(Desk(tmp_path)) as desk:
+        desk.dispatched("orders")
+    config = StoreConfig.small(broker_role=BrokerRole.SLAVE)
+    with closing(Desk(tmp_path, config, broker_id=1)) as desk:
+        for queue_id, offset, remark in (
+            (0, 3, "OFFSET_OVERFLOW_BADLY"),
+            (1, 5, "NO_MESSAGE_IN_QUEUE"),
+        ):
+            place = {"queueId": queue_id, "queueOffset": offset}
+            found = answered(desk, **place, sysFlag=4)
+            assert (found.code, found.remark) == (19, remark)
+            assert found.fields
+            assert found.fields["nextBeginOffset"] == str(offset)
+            assert pull(desk, **place) is None
 
 
 def test_message_with_other_tags_leaves_a_pull_for_the_sweep(orders):
