@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rocketstore.tables.topic_settings import TopicSettings
 
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"  # of groups that are made where no client's may be
 DELAY_QUEUES: Final = 18
 
 READ_WRITE: Final = PERM_READ | PERM_WRITE
@@ -150,8 +151,7 @@ class Topics:
     @property
     def reserved(self) -> set[str]:
         """The names of topics that no client may make (TopicValidator.getSystemTopicSet)."""
-        cluster = self._settings.broker_cluster_name
-        return {*SYSTEM_TOPICS, cluster, self._settings.broker_name, cluster + REPLY_SUFFIX}
+        return {*SYSTEM_TOPICS, *(topic.topic_name for topic in first_topics(self._settings))}
 
     def settle(self, *wanted: TopicConfig | SubscriptionGroup) -> None:
         """Make or change topics and groups, by a write of each table."""
@@ -244,9 +244,9 @@ class Topics:
         return self.groups.find(name) or FIRST_GROUPS.get(name)
 
     def _new_groups(self, names: Iterable[str]) -> list[SubscriptionGroup]:
-        if not self._settings.auto_create_subscription_group:
-            return []
-        new = [name for name in names if self.known_group(name) is None]
+        is_open = self._settings.auto_create_subscription_group
+        allowed = (name for name in names if is_open or name.startswith(SYSTEM_GROUP_PREFIX))
+        new = [name for name in allowed if self.known_group(name) is None]
         return [SubscriptionGroup(group_name=one) for one in new if not name_fault(one, "group")]
 
     @property

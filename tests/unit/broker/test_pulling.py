@@ -382,6 +382,7 @@ def test_what_may_not_be_pulled_is_refused_in_order(tmp_path):
         return found.code, found.remark
 
     assert refused()[0] == 26
+    assert refused(consumerGroup="CID_RMQ_SYS_tool")[0] == 16  # such a group is made all the same
     desk.groups.settle(SubscriptionGroup(group_name="G", consume_enable=False))
     assert refused() == (16, "subscription group no permission, G")
     desk.groups.settle(SubscriptionGroup(group_name="G", consume_broadcast_enable=False))

@@ -81,6 +81,9 @@ def test_traces_have_a_topic_where_none_is_made_if_the_file_says_so(tmp_path, na
         path = tmp_path / str(is_on)
         with closing(Desk(path, trace_topic_enable=is_on, **settings)) as desk:
             assert desk.send(name).code == answer
+            wanted = {"topic": name, "readQueueNums": 8, "writeQueueNums": 8, "perm": 6}
+            taken = "conflict with system topic" in (desk.answer(17, wanted).remark or "")
+            assert taken is (is_on or name.startswith("RMQ_SYS"))
 
 
 def test_settings_of_the_first_topics_count_at_each_start(tmp_path):
