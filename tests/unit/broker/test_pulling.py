@@ -81,6 +81,7 @@ def test_light_queues_and_their_groups_are_there_without_being_made(tmp_path, *,
         assert (desk.peer.last.code, desk.peer.last.remark) == (0, "FOUND")
         assert desk.peer.last.body == desk.store.get_raw("orders", 0, 0).records
         assert pull(desk, **place, queueId=1).code == 1
+        assert desk.send("%LMQ%kitchen", e=1).code == 1
         desk.answer(15, {**place, "queueId": 0, "commitOffset": 1})
         assert desk.answer(14, {**place, "queueId": 0}).fields == {"offset": "1"}
         assert [desk.topics.table.content, desk.topics.group_table] == tables

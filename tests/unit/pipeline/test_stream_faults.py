@@ -351,9 +351,11 @@ def test_a_topic_that_was_deleted_and_made_again_has_lost_nothing(
     del log.files.next_offsets[key]
     put += log.put(count, b"new") + log.put(9, b"other", topic="TopicB")
     # Deleted queues are no deleted records: the log has those of before and of after.
-    assert sorted_places(run.drain(limits)) == put[12:]
     again = StreamRun(root, **ALL, **topics, failOnDataLoss="false")
-    assert sorted_places(again.drain(limits)) == put
+    for job, wanted in ((run, put[12:]), (again, put)):
+        batches = job.drain(limits)
+        assert sorted_places(batches) == wanted
+        assert limits is UNLIMITED or max(map(len, batches)) <= 12
 
 
 def test_a_store_that_is_not_there_any_more_is_named(tmp_path, mode):
