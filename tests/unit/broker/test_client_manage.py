@@ -17,7 +17,7 @@ from rocketstore.format.metadata_json import (
 )
 from rocketstore.remoting.codes import Language
 from rocketstore.remoting.command import Command
-from support.broker_desk import AtOnce, Desk, Peer
+from support.broker_desk import SEND, AtOnce, Desk, Peer
 from support.failing_disk import FailingDisk
 
 
@@ -81,10 +81,13 @@ def test_groups_that_come_in_a_turn_are_made_by_one_write_of_each_table(desk, mo
     peers = [Peer(port) for port in range(50)]
     for peer in peers:
         beat(desk, peer, group="G" + peer.address.partition(":")[2])
+    for queue_count in (3, 5):
+        assert desk.call(310, {**SEND, "b": "New", "d": queue_count}) is None
     while given:
         given.pop(0)()
     assert [codes(peer) for peer in peers] == [[40, 0]] * 50
     assert len(desk.groups.table.subscription_group_table) == 50
+    assert desk.topics.table.content.topic_config_table["New"].write_queue_nums == 3
     for table in (desk.groups.table, desk.topics.table.content):
         assert table.data_version
         assert table.data_version.counter == 1

@@ -75,6 +75,8 @@ def test_new_topics_of_a_turn_are_one_write_and_who_waited_for_it_is_not_refused
     desk.clock.now_ms += 200
     desk.topics.make()  # as after heartbeats that bring nothing new
     assert [one.code for one in turn(desk, sends[0], waited_ms=300)] == [2]
+    change = {"topic": "T0", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    assert [one.code for one in turn(desk, (17, change), sends[0], waited_ms=0)] == [0, 0]
     assert not given
 
 
