@@ -49,7 +49,7 @@ from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.log_directories import claim, refuse_foreign
 from rocketstore.storage.files.mapped_file_queue import refuse_one_file
-from rocketstore.storage.files.pread_files import file_lengths
+from rocketstore.storage.files.pread_files import ReadLogFile, file_lengths
 from rocketstore.storage.files.whole_file import grow_file, small_files
 from rocketstore.storage.index.pread_index import listed_index_files
 from rocketstore.storage.kinds.batch_topics import BatchQueues
@@ -66,7 +66,6 @@ from rocketstore.verification.small_files import checkpoint_findings, small_file
 if TYPE_CHECKING:
     from rocketstore.audit.repair_plan import QueuePlan, RepairPlan
     from rocketstore.rules.log_rules import LogView
-    from rocketstore.storage.files.pread_files import ReadLogFile
     from rocketstore.storage.queues.topic_kinds import TopicKinds
 
 _REPAIRED: Final = (

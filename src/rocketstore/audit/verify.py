@@ -23,7 +23,7 @@ from rocketstore.rules.findings import Finding, Severity, VerifyReport, finding
 from rocketstore.storage.files.disk import system_errors
 from rocketstore.storage.files.lock import last_opening, may_have_writer
 from rocketstore.storage.files.whole_file import changed_ns, small_files
-from rocketstore.storage.layout import root_of
+from rocketstore.storage.layout import StoreLayout, root_of
 from rocketstore.storage.queues.pread_queue import newer_in
 from rocketstore.tables.positions import agreed_end
 from rocketstore.units import system_clock_ms
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.rules.table_files import Content
-    from rocketstore.storage.layout import StoreLayout
 
 LOOKS: Final = 5
 """Most looks that writers may disturb."""

@@ -14,8 +14,8 @@ import msgspec
 
 from rocketstore.broker.client_manage import GroupHeader
 from rocketstore.broker.codes import BrokerRequest
-from rocketstore.broker.counts import DayTotals
-from rocketstore.broker.parts import Part
+from rocketstore.broker.counts import DayTotals, GivenCounts
+from rocketstore.broker.parts import Part, Parts
 from rocketstore.broker.queue_locks import MessageQueue
 from rocketstore.broker.refused import Refused
 from rocketstore.format.metadata_json import (
@@ -33,8 +33,6 @@ from rocketstore.remoting.requests import LATER, Call, Later, Row
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rocketstore.broker.counts import GivenCounts
-    from rocketstore.broker.parts import Parts
 
 _NO_QUEUES: Final = {
     f"{pool}ThreadPoolQueue{what}": value

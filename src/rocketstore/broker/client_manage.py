@@ -16,7 +16,7 @@ import msgspec
 
 from rocketstore.broker.clients import NO_FILTER, Client, ConsumerGroup, Subscription
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
-from rocketstore.broker.parts import Part
+from rocketstore.broker.parts import Part, Parts
 from rocketstore.broker.refused import Refused, failure
 from rocketstore.consuming import others
 from rocketstore.events import get_logger
@@ -24,12 +24,10 @@ from rocketstore.format.metadata_json import decode_body, encode_body
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header
-from rocketstore.remoting.requests import LATER, Call, Later, Row, answered, request
+from rocketstore.remoting.requests import LATER, Call, Later, Peer, Row, answered, request
 
 if TYPE_CHECKING:
-    from rocketstore.broker.parts import Parts
     from rocketstore.consuming.service import ConsumingService
-    from rocketstore.remoting.requests import Peer
 
 _log: Final = get_logger(__name__)
 

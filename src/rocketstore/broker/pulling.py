@@ -19,7 +19,7 @@ from rocketstore.broker.clients import NO_FILTER, Subscription
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
 from rocketstore.broker.counts import SAMPLE_MS, GivenCounts
 from rocketstore.broker.held_pulls import LOOK_MS, HeldPull, HeldPulls, PullHeader
-from rocketstore.broker.parts import Part
+from rocketstore.broker.parts import Part, Parts
 from rocketstore.broker.queue_locks import MessageQueue
 from rocketstore.broker.refused import SEE, Refused, failure, forbidden, refusal
 from rocketstore.broker.topics import not_there
@@ -36,13 +36,11 @@ from rocketstore.remoting.fields import Header, Int64
 from rocketstore.remoting.requests import LATER, Call, Later, Row
 from rocketstore.rules.topics import OFFSET_MOVED_TOPIC
 from rocketstore.storage.reading.pages import parse_tags
-from rocketstore.storage.results import GetMessageStatus
+from rocketstore.storage.results import GetMessageStatus, GetRawResult
 from rocketstore.tables.topic_settings import PERM_READ
 
 if TYPE_CHECKING:
-    from rocketstore.broker.parts import Parts
     from rocketstore.storage.dispatch.dispatcher import Arrival
-    from rocketstore.storage.results import GetRawResult
 
 _ANSWERS: Final = {status: (code, status.value) for status, code in {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
-from rocketstore.broker.parts import Part
+from rocketstore.broker.parts import Part, Parts
 from rocketstore.broker.refused import Refused, failure, forbidden, refusal
 from rocketstore.broker.send_headers import AnySend, PushHeader, SendHeader, SendHeaderV2, SendReply
 from rocketstore.broker.topics import not_there, topic_text
@@ -32,14 +32,12 @@ from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.requests import LATER, Call, Later, Row, request
 from rocketstore.rules.half_messages import PRODUCER_GROUP
 from rocketstore.rules.topics import DEAD_LETTER_PREFIX, NOT_SENT_TO, RETRY_PREFIX, name_fault
-from rocketstore.storage.results import PutMessageStatus
+from rocketstore.storage.results import PutMessageStatus, PutResult
 from rocketstore.tables.topic_settings import PERM_WRITE
 
 if TYPE_CHECKING:
-    from rocketstore.broker.parts import Parts
     from rocketstore.format.metadata_json import SubscriptionGroup, TopicConfig
     from rocketstore.message_store import MessageStore
-    from rocketstore.storage.results import PutResult
     from rocketstore.transaction.transactions import Transactions
 
 # What stands before a name is looked at after it, which is twice as fast.

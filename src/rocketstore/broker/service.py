@@ -19,7 +19,7 @@ from rocketstore.broker.loop import Loop
 from rocketstore.broker.registration import Registration
 from rocketstore.broker.table import BrokerTable
 from rocketstore.broker.topics import READ_WRITE, Topics, first_topics
-from rocketstore.errors import RemotingError
+from rocketstore.errors import RemotingError, RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.format.host import address_text
 from rocketstore.format.refusals import check_topic
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rocketstore.broker.settings import BrokerSettings
-    from rocketstore.errors import RocketStoreError
     from rocketstore.message_store import MessageStore
 
 _log: Final = get_logger(__name__)

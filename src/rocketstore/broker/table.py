@@ -18,13 +18,13 @@ from rocketstore.broker.queue_locks import QueueLocks
 from rocketstore.broker.refused import failure
 from rocketstore.broker.send_headers import SendHeaderV2
 from rocketstore.broker.sending import Sending
-from rocketstore.broker.topics import Unmade
+from rocketstore.broker.topics import Topics, Unmade
 from rocketstore.broker.transactions import TransactionEnds
 from rocketstore.errors import StoreClosedError
 from rocketstore.native.sends import SendReader
 from rocketstore.remoting.codes import Language
 from rocketstore.remoting.command import Command, HeaderKind
-from rocketstore.remoting.requests import RequestTable
+from rocketstore.remoting.requests import Call, RequestTable
 from rocketstore.units import awake_ms
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from rocketstore.broker.loop import Loop
     from rocketstore.broker.registration import Registration
     from rocketstore.broker.settings import BrokerSettings
-    from rocketstore.broker.topics import Topics
     from rocketstore.message_store import MessageStore
-    from rocketstore.remoting.requests import Call
 
 
 class BrokerTable(RequestTable):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocketstore.broker.admin import NOT_SET
 from rocketstore.broker.codes import BrokerAnswer, BrokerRequest
-from rocketstore.broker.parts import Part
+from rocketstore.broker.parts import Part, Parts
 from rocketstore.broker.refused import Refused
 from rocketstore.broker.sending import not_stored
 from rocketstore.config import BrokerRole
@@ -29,7 +29,6 @@ from rocketstore.rules.half_messages import PRODUCER_GROUP
 from rocketstore.transaction.records import EndStatus
 
 if TYPE_CHECKING:
-    from rocketstore.broker.parts import Parts
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.transaction.transactions import EndResult
 

@@ -6,7 +6,7 @@ import functools
 import gc
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -16,13 +16,10 @@ from rocketstore.cli.options import DEFAULTS, MadeStoreArgument, StoreSettings
 from rocketstore.cli.serve import check_ports, stop_on_signal, with_retention
 from rocketstore.cli.wording import complain, print_on_stderr
 from rocketstore.config import BrokerRole, sources
-from rocketstore.config.sources import Origin, located, parse_override
+from rocketstore.config.sources import LoadedConfig, Origin, located, parse_override
 from rocketstore.errors import ConfigError
 from rocketstore.message_store import MessageStore
 from rocketstore.process import raise_descriptors
-
-if TYPE_CHECKING:
-    from rocketstore.config.sources import LoadedConfig
 
 _OF_4_9: Final = sources.BROKER_KEYS | sources.KEYS_WITHOUT_EFFECT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from rocketstore.cli.options import must_exist
 from rocketstore.cli.wording import STANDARD_INPUT
@@ -17,7 +17,6 @@ from rocketstore.units import MiB
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
-    from typing import BinaryIO
 
     from rocketstore.storage.store import BaseStore
 

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 from cyclopts.types import UInt16
 
 from rocketstore.cli.options import PATH
@@ -24,8 +24,6 @@ from rocketstore.storage.files.whole_file import read_with_backup, write_atomica
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from cyclopts import Token
 
 
 def _named(_kind: Any, tokens: Sequence[Token]) -> str:

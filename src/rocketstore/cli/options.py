@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter, Token, validators
 
 from rocketstore.cli.wording import complain
 from rocketstore.errors import ConfigError, StoreError
@@ -20,8 +20,6 @@ from rocketstore.units import system_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-
-    from cyclopts import Token
 
     from rocketstore.config import StoreConfig
     from rocketstore.config.sources import LoadedConfig

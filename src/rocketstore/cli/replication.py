@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import Parameter
 
 from rocketstore.cli.options import DEFAULTS, MadeStoreArgument, StoreSettings
-from rocketstore.cli.serve import check_ports, stop_on_signal, with_retention
+from rocketstore.cli.serve import StopSignal, check_ports, stop_on_signal, with_retention
 from rocketstore.cli.wording import complain
 from rocketstore.config import BrokerRole, StoreConfig
 from rocketstore.errors import ConfigError, RocketStoreError
@@ -26,7 +26,6 @@ from rocketstore.storage.layout import StoreLayout
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketstore.cli.serve import StopSignal
 
 HA_PORT: Final = 10912
 """4.9's port for slaves, taken where haListenPort is unset."""

@@ -16,7 +16,7 @@ from cyclopts import App
 
 from rocketstore.addresses import listeners
 from rocketstore.cli.wording import complain
-from rocketstore.config import BrokerRole
+from rocketstore.config import BrokerRole, StoreConfig
 from rocketstore.storage.layout import StoreLayout
 from rocketstore.storage.threads import Bell
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from rocketstore.config import StoreConfig
     from rocketstore.config.sources import LoadedConfig
     from rocketstore.message_store import MessageStore
 

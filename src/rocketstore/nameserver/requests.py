@@ -18,16 +18,14 @@ from rocketstore.nameserver import bodies, headers
 from rocketstore.nameserver.key_values import ORDER_TOPICS, KeyValues
 from rocketstore.nameserver.routes import READ, SUB, UNIT, WRITE, RouteTable
 from rocketstore.remoting.codes import RequestCode, ResponseCode
-from rocketstore.remoting.command import reply
+from rocketstore.remoting.command import Command, reply
 from rocketstore.remoting.fields import Header
-from rocketstore.remoting.requests import RequestTable, Row, answered
+from rocketstore.remoting.requests import Call, RequestTable, Row, answered
 from rocketstore.units import awake_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocketstore.remoting.command import Command
-    from rocketstore.remoting.requests import Call
 
 WITH_FILTERS_VERSION: Final = 37
 """Brokers from V3_0_11 on send a `RegisterBrokerBody`, older ones their topics alone."""

@@ -24,7 +24,7 @@ from rocketstore.pipeline.options import (
     topic_choice,
 )
 from rocketstore.places.files import entries_of
-from rocketstore.places.log_files import segment_at, store_timestamp_ms
+from rocketstore.places.log_files import Segment, segment_at, store_timestamp_ms
 from rocketstore.places.queue_files import EVERY_KIND, ScanNeeded, list_queues, queue_opener
 from rocketstore.places.small_files import read_consumer_offsets, read_known_ends, read_metadata
 from rocketstore.places.stores import StorePlace, configured_log, find_stores
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rocketstore.config import StoreConfig
-    from rocketstore.places.log_files import Segment
 
 ALL_OFFSETS: Final = range(2**62)  # of a queue to its end, wherever that will be
 

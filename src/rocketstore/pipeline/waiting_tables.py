@@ -30,7 +30,7 @@ from rocketstore.places.queue_files import QueueFiles, list_queues
 from rocketstore.places.small_files import read_consumer_offsets, read_metadata
 from rocketstore.rules import half_messages
 from rocketstore.rules.expectation import groups
-from rocketstore.rules.half_messages import Halves
+from rocketstore.rules.half_messages import Half, Halves
 from rocketstore.rules.topics import HALF_TOPIC, OP_TOPIC
 from rocketstore.rules.waiting import waiting_offsets
 from rocketstore.scan.arrow import LAST_TIMESTAMP_MS, property_maps, to_arrow
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from rocketstore.pipeline.log_read import QueueOpener
     from rocketstore.pipeline.planning import SplitTask
     from rocketstore.places.stores import StorePlace
-    from rocketstore.rules.half_messages import Half
     from rocketstore.scan.columns import RecordColumns
 
 _NO_TIME: Final = LAST_TIMESTAMP_MS + 1

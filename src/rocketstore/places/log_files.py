@@ -7,9 +7,9 @@ Law: a missing file is a value: one that is not there, or is shorter than its ne
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.format.file_name import (
@@ -21,16 +21,11 @@ from rocketstore.format.file_name import (
 from rocketstore.format.known_ends import decode_known_ends
 from rocketstore.format.record import RECORD_MAGICS
 from rocketstore.message import BORN_HOST_V6_FLAG
-from rocketstore.places.files import files_at, offset_files, read_part, root_file
+from rocketstore.places.files import StoreFile, files_at, offset_files, read_part, root_file
 from rocketstore.places.queue_files import files_of, list_queues
 from rocketstore.places.stores import StorePlace
 from rocketstore.rules.files import lost_log, usual_place, usual_size
 from rocketstore.scan.queue_search import last_up_to
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rocketstore.places.files import StoreFile
 
 _HEAD_BYTES: Final = 128
 

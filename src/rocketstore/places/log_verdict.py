@@ -18,13 +18,12 @@ from rocketstore.places.files import offset_files, opened
 from rocketstore.rules import runs
 from rocketstore.rules.bridges import Headers
 from rocketstore.rules.leftovers import KeyColumns, left_chains
-from rocketstore.rules.log_rules import log_view
+from rocketstore.rules.log_rules import Chain, LogView, Stretch, log_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from rocketstore.places.store_listing import StoreListing
-    from rocketstore.rules.log_rules import Chain, LogView, Stretch
     from rocketstore.rules.runs import Runs
 
 

@@ -16,15 +16,13 @@ from rocketstore.format.metadata_json import (
     offset_tables_by_age,
 )
 from rocketstore.metrics.damage_map import DAMAGE_MAP_FILE_NAME, DamageMap, decode_damage_map
-from rocketstore.places.files import files_at, read_part, root_file
+from rocketstore.places.files import FileEntry, files_at, read_part, root_file
 from rocketstore.places.log_files import list_segments, log_bytes
 from rocketstore.rules.newer import refuse_rocksdb_tables
-from rocketstore.rules.table_files import NO_FILE, read_table
+from rocketstore.rules.table_files import NO_FILE, Content, read_table
 
 if TYPE_CHECKING:
-    from rocketstore.places.files import FileEntry
     from rocketstore.places.stores import StorePlace
-    from rocketstore.rules.table_files import Content
     from rocketstore.units import QueueKey
 
 

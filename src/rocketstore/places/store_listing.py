@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rocketstore.config import resolve_sizes
+from rocketstore.config import StoreConfig, StoreSizes, resolve_sizes
 from rocketstore.config.files import commonest, observed_in
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
@@ -43,15 +43,13 @@ from rocketstore.places.small_files import small_content
 from rocketstore.places.stores import configured_log, store_with_log
 from rocketstore.rules.files import FileFinding, FileProblem, dledger_log, no_store, usable_files
 from rocketstore.rules.newer import NEWER_FILES
-from rocketstore.rules.queue_kinds import queue_kinds
+from rocketstore.rules.queue_kinds import QueueKinds, queue_kinds
 from rocketstore.scan.queue_search import last_up_to
 from rocketstore.units import QueueKey
 from rocketstore.verification.small_files import SMALL_FILES
 
 if TYPE_CHECKING:
-    from rocketstore.config import StoreConfig, StoreSizes
     from rocketstore.places.files import FileEntry, Files
-    from rocketstore.rules.queue_kinds import QueueKinds
     from rocketstore.rules.table_files import Content
 
 

@@ -22,8 +22,8 @@ from rocketstore.events import get_logger
 from rocketstore.format.host import address_text
 from rocketstore.process import leaves_descriptors
 from rocketstore.remoting.connection import CloseReason, Connection
-from rocketstore.remoting.limits import DEFAULT_LIMITS, Totals
-from rocketstore.remoting.requests import Call
+from rocketstore.remoting.limits import DEFAULT_LIMITS, Limits, Totals
+from rocketstore.remoting.requests import Call, RequestTable
 from rocketstore.units import awake_ms
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from rocketstore.remoting.command import Command
     from rocketstore.remoting.frame import FrameFault
-    from rocketstore.remoting.limits import Limits
-    from rocketstore.remoting.requests import RequestTable
 
 SWEEP_S: Final = 1.0
 """How often times and limits are looked at."""

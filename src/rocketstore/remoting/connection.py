@@ -19,10 +19,9 @@ import enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocketstore.remoting.command import ONEWAY, RESPONSE, Command
-from rocketstore.remoting.frame import FrameFault, FrameReader, encode_frame
+from rocketstore.remoting.frame import FrameFault, FrameReader, Shortcut, encode_frame
 
 if TYPE_CHECKING:
-    from rocketstore.remoting.frame import Shortcut
     from rocketstore.remoting.limits import Limits, Totals
 
 

@@ -19,13 +19,12 @@ from rocketstore.errors import FormatError, ResponseError, RocketStoreError
 from rocketstore.events import get_logger
 from rocketstore.remoting.codes import ResponseCode
 from rocketstore.remoting.command import Command, reply
-from rocketstore.remoting.fields import Header, decode_fields, encode_fields
+from rocketstore.remoting.fields import AnyHeader, Header, decode_fields, encode_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from enum import IntEnum
 
-    from rocketstore.remoting.fields import AnyHeader
     from rocketstore.remoting.frame import Shortcut
 
 _log: Final = get_logger(__name__)

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocketstore.addresses import listeners
-from rocketstore.remoting.channel import Channel, let_go
-
-if TYPE_CHECKING:
-    from rocketstore.remoting.channel import Turns
+from rocketstore.remoting.channel import Channel, Turns, let_go
 
 BACKLOG: Final = 1024  # as serverSocketBacklog of 4.9
 _TURNS_TO_ACCEPT: Final = 8  # of the loop; asyncio takes three or four

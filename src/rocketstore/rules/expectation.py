@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rocketstore.format.queue_entry import ENTRY_DTYPE, MAX_QUEUE_OFFSET
-from rocketstore.native.row import NO_LEVEL_DELAY_MS, CallsFor
+from rocketstore.native.row import NO_LEVEL_DELAY_MS, BoolArray, CallsFor, Int64Array
 from rocketstore.rules.extra_queues import extra_offsets, extra_queue_ids
 from rocketstore.rules.queue_numbers import QueueNumbers, TaskQueue
 from rocketstore.scan import kernels
 
 if TYPE_CHECKING:
     from rocketstore.format.queue_entry import EntryArray
-    from rocketstore.native.row import BoolArray, Int64Array
     from rocketstore.scan.columns import RecordColumns
 
 

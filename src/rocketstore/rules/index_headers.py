@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from rocketstore.format.index_file import HEADER_FIELDS
-
-if TYPE_CHECKING:
-    from rocketstore.format.index_file import IndexHeader
+from rocketstore.format.index_file import HEADER_FIELDS, IndexHeader
 
 
 class HeaderWitness(NamedTuple):

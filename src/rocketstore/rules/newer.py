@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Container, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,10 +21,6 @@ from rocketstore.format.metadata_json import CONSUMER_OFFSETS_FILE, LMQ_CONSUMER
 from rocketstore.rules.findings import Finding, finding
 from rocketstore.rules.table_files import Content, table_of
 from rocketstore.units import QueueKey
-
-if TYPE_CHECKING:
-    from typing import Any
-
 
 ROCKSDB_MARK: Final = "CURRENT"
 """A file of every RocksDB."""

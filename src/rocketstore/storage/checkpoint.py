@@ -44,7 +44,7 @@ from rocketstore.format.known_ends import (
     tie_at,
 )
 from rocketstore.locks import Lock
-from rocketstore.native.row import QueueColumn
+from rocketstore.native.row import Int64Array, QueueColumn
 from rocketstore.rules.queue_numbers import grown
 from rocketstore.storage.files.disk import NO_SPACE_ERRORS, Disk, read_whole
 from rocketstore.storage.files.whole_file import replace_whole
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig
-    from rocketstore.native.row import Int64Array
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexService
     from rocketstore.storage.layout import StoreLayout

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -32,7 +32,6 @@ from rocketstore.storage.threads import Seldom, StopSign
 from rocketstore.units import HOUR_MS, KiB, monotonic_ms
 
 if TYPE_CHECKING:
-    from datetime import tzinfo
     from pathlib import Path
 
     from rocketstore.config import StoreConfig

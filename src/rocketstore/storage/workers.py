@@ -17,7 +17,7 @@ from rocketstore.arguments import enter_by_name
 from rocketstore.errors import FlushFailedError, RocketStoreError, StoreLockedError
 from rocketstore.events import get_logger
 from rocketstore.locks import OwnedLock
-from rocketstore.storage.attached import Service
+from rocketstore.storage.attached import Maker, Service
 from rocketstore.storage.checkpoint import QueueFlusher
 from rocketstore.storage.dispatch.dispatch_service import DispatchService
 from rocketstore.storage.files.disk import system_errors
@@ -29,7 +29,6 @@ from rocketstore.storage.threads import Periodic, ServiceThread
 from rocketstore.units import monotonic_ms
 
 if TYPE_CHECKING:
-    from rocketstore.storage.attached import Maker
     from rocketstore.storage.opening import StoreParts
 
 SAMPLE_INTERVAL_S: Final = 1.0

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from rocketstore.format.metadata_json import DataVersion, TopicConfig, TopicTable, table_of
 from rocketstore.format.queue_entry import LMQ_PREFIX
 from rocketstore.rules.limits import MOST_QUEUES, with_queues_limited
-from rocketstore.storage.files.disk import system_errors
+from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.queues.topic_file import TopicFile
 
 if TYPE_CHECKING:
-    from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
 
 PERM_INHERIT = 1

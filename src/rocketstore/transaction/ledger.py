@@ -27,7 +27,7 @@ from rocketstore.format.queue_entry import DELAY_TOPIC
 from rocketstore.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rocketstore.rules.half_messages import TRANSACTION_GROUP, Half, Halves, ended_by, is_final_of
 from rocketstore.rules.waiting import delayed, real_queue, waiting_offsets
-from rocketstore.storage.reading.reader import messages_of
+from rocketstore.storage.reading.reader import Reader, messages_of
 from rocketstore.tables.consumer_offsets import read_offsets
 from rocketstore.transaction.records import DISCARDED, HALF, OP, final_record, known
 from rocketstore.units import QueueKey
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.log_end import Record
     from rocketstore.rules.half_messages import Identity
-    from rocketstore.storage.reading.reader import Reader
 
 LONGEST: Final = 10_000
 """Half messages that may follow an open one before that one is put again at the tail: a

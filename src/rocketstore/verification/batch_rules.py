@@ -13,11 +13,10 @@ import numpy as np
 from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
 from rocketstore.rules.batch_entries import batch_may_follow
 from rocketstore.rules.findings import Finding, LastWriter, finding
-from rocketstore.units import counted
+from rocketstore.units import QueueKey, counted
 
 if TYPE_CHECKING:
     from rocketstore.scan.batch_search import BatchEntryArray
-    from rocketstore.units import QueueKey
 
 UNREACHABLE: Final = "queue-impossible"
 """Kind of the finding for records that no queue can have."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocketstore.format.file_name import parse_file_name
 from rocketstore.rules.files import AnyPath, FileFinding, FileProblem
 from rocketstore.rules.findings import DANGLING_HINT, Finding, Severity, finding
-from rocketstore.units import counted
-
-if TYPE_CHECKING:
-    from rocketstore.units import QueueKey
+from rocketstore.units import QueueKey, counted
 
 _LOOKED_AT_BYTES: Final = 256
 """More than a header; a record's last bytes may well be zeros."""

@@ -12,10 +12,9 @@ from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.rules import runs
 from rocketstore.rules.findings import Finding, LastWriter, Severity, finding, mended, offsets_text
 from rocketstore.rules.unbacked import Unbacked, UnbackedKind
-from rocketstore.units import counted
+from rocketstore.units import QueueKey, counted
 
 if TYPE_CHECKING:
-    from rocketstore.units import QueueKey
     from rocketstore.verification.queue_rules import QueueView
 
 

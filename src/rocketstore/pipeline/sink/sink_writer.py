@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 import pyarrow as pa
 from msgspec.structs import replace
 
-from rocketstore.config import BrokerRole, FlushDiskType
+from rocketstore.config import BrokerRole, FlushDiskType, StoreConfig
 from rocketstore.config.sources import from_properties, load_broker_conf
 from rocketstore.config.store_config import FIELD_OF_KEY
 from rocketstore.errors import ConfigError, StoreError
@@ -41,7 +41,6 @@ from rocketstore.units import MiB
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from rocketstore.config import StoreConfig
 
 SINK_DIRECTORY: Final = "sink"  # below a store's root; 4.9 does not know it and leaves it alone
 NOTHING: Final = "nothing was appended"

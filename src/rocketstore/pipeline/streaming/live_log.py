@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from rocketstore.errors import StoreError
 from rocketstore.format.record import BLANK_MAGIC
 from rocketstore.native.decode import decode
-from rocketstore.pipeline.log_read import scanned
+from rocketstore.pipeline.log_read import Losses, scanned
 from rocketstore.pipeline.planning import SplitTask, in_time
-from rocketstore.pipeline.streaming.stream_options import Place, ranges_of
+from rocketstore.pipeline.streaming.stream_options import BatchLimits, Place, ranges_of
 from rocketstore.places.files import opened, read_part, stored_stop
 from rocketstore.places.location import is_remote
 from rocketstore.places.log_files import (
@@ -41,9 +41,7 @@ if TYPE_CHECKING:
 
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.row import Int64Array
-    from rocketstore.pipeline.log_read import Losses
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.streaming.stream_options import BatchLimits
     from rocketstore.places.log_files import Segment
     from rocketstore.places.stores import StorePlace
     from rocketstore.scan.columns import RecordColumns

@@ -28,20 +28,18 @@ from rocketstore.pipeline.options import EARLIEST, LATEST, of_broker
 from rocketstore.pipeline.planning import MANY_QUEUES, MOST_TASKS, last_dispatched, record_start
 from rocketstore.pipeline.projection import wanted_records
 from rocketstore.pipeline.queues import check_none_lost, choosing, chosen_queues, is_chosen
-from rocketstore.pipeline.streaming.live_log import LOOK_BYTES, LiveLog
+from rocketstore.pipeline.streaming.live_log import LOOK_BYTES, Found, LiveLog
 from rocketstore.pipeline.streaming.stream_options import Place, ranges_of
 from rocketstore.places.log_files import segment_at, store_timestamp_ms
 from rocketstore.places.queue_files import NEIGHBOURS, QueueFiles, ScanNeeded
-from rocketstore.units import ByteRange, GiB, MiB
+from rocketstore.units import ByteRange, GiB, MiB, QueueKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.log_read import Losses
-    from rocketstore.pipeline.streaming.live_log import Found
     from rocketstore.pipeline.streaming.stream_options import BatchLimits, StreamOptions
-    from rocketstore.units import QueueKey
 
     Numbers = dict[QueueKey, int]
 

@@ -14,7 +14,7 @@ import numpy as np
 from rocketstore.errors import StoreDamagedError
 from rocketstore.events import get_logger
 from rocketstore.format.queue_entry import FILLER, equal_mask, written_mask
-from rocketstore.pipeline.planning import MANY_QUEUES
+from rocketstore.pipeline.planning import MANY_QUEUES, SplitTask
 from rocketstore.pipeline.queues import is_chosen
 from rocketstore.rules.expectation import extra_entries
 from rocketstore.scan.arrow import distinct
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rocketstore.native.row import Int64Array
     from rocketstore.pipeline.log_read import QueueOpener
     from rocketstore.pipeline.options import ReadOptions
-    from rocketstore.pipeline.planning import SplitTask
     from rocketstore.places.queue_files import QueueFiles
     from rocketstore.scan.columns import RecordColumns
 

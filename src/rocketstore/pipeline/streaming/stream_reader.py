@@ -35,7 +35,7 @@ from rocketstore.pipeline.options import (
     ReadOptions,
     check_offsets_are_of_chosen_topics,
 )
-from rocketstore.pipeline.planning import MANY_QUEUES, plan_ranges
+from rocketstore.pipeline.planning import MANY_QUEUES, SplitTask, plan_ranges
 from rocketstore.pipeline.projection import record_batches, wanted_records
 from rocketstore.pipeline.streaming import stream_options
 from rocketstore.pipeline.streaming.live_log import LiveLog, LogListing, Move
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from rocketstore.pipeline.log_read import QueueOpener
-    from rocketstore.pipeline.planning import SplitTask
     from rocketstore.pipeline.streaming.stream_options import Places, StreamOptions
     from rocketstore.places.stores import StorePlace
     from rocketstore.scan.columns import RecordColumns

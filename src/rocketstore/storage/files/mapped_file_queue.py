@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.format.file_name import file_name
@@ -21,13 +21,10 @@ from rocketstore.locks import Lock
 from rocketstore.rules.files import FileFinding, FileProblem
 from rocketstore.rules.findings import DANGLING_HINT
 from rocketstore.scan.queue_search import last_up_to
-from rocketstore.storage.files.disk import real_path
+from rocketstore.storage.files.disk import Disk, real_path
 from rocketstore.storage.files.mapped_file import MappedFile, MappedFiles
 from rocketstore.storage.files.pread_files import LogFile, listed_files
 from rocketstore.storage.files.whole_file import grow_file, holds_data
-
-if TYPE_CHECKING:
-    from rocketstore.storage.files.disk import Disk
 
 _ONE_FILE_HINT: Final = (
     "remove the link that is no part of the store; where both are, replace one by a copy"

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rocketstore.config import StoreConfig, resolve_sizes
-from rocketstore.config.files import ObservedSizes, commonest
+from rocketstore.config.files import FileObservation, ObservedSizes, commonest
 from rocketstore.format.index_file import (
     FIRST_ITEM,
     HEADER_STRUCT,
@@ -35,8 +35,6 @@ from rocketstore.storage.files.pread_files import OpenFiles, listed_files
 if TYPE_CHECKING:
     from pathlib import Path
     from struct import Struct
-
-    from rocketstore.config.files import FileObservation
 
 
 _SECOND_MS: Final = 1000

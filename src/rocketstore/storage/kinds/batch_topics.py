@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from rocketstore.config.files import commonest, resolve_size
 from rocketstore.errors import FormatError, RefusedMessageError, StoreDamagedError
 from rocketstore.events import get_logger
-from rocketstore.format.batch_queue_entry import BATCH_COUNT_MAX, BATCH_ENTRY_SIZE_BYTES
+from rocketstore.format.batch_queue_entry import BATCH_COUNT_MAX, BATCH_ENTRY_SIZE_BYTES, BatchEntry
 from rocketstore.format.client_batch import decode_client_batch, encode_client_batch
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.format.metadata_json import BATCH_QUEUES, QUEUE_TYPE, TopicConfig
@@ -41,7 +41,7 @@ from rocketstore.rules.queue_kinds import compare_kinds
 from rocketstore.storage.dispatch.entry_decisions import is_elsewhere, record_at
 from rocketstore.storage.files.pread_files import file_lengths, made_files
 from rocketstore.storage.kinds.batch_pages import BatchPages, LastBatch
-from rocketstore.storage.queues.batch_queues import MappedBatchQueue
+from rocketstore.storage.queues.batch_queues import BatchQueue, MappedBatchQueue, PreadBatchQueue
 from rocketstore.storage.queues.queue_listing import listed_queues
 from rocketstore.storage.queues.topic_kinds import TopicKind
 from rocketstore.storage.results import NotTakenError, PutMessageStatus
@@ -51,14 +51,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.config import StoreConfig, StoreSizes
-    from rocketstore.format.batch_queue_entry import BatchEntry
     from rocketstore.format.known_ends import QueueEnds
     from rocketstore.rules.files import FileFinding
     from rocketstore.scan.columns import RecordColumns
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.layout import StoreLayout
-    from rocketstore.storage.queues.batch_queues import BatchQueue, PreadBatchQueue
     from rocketstore.storage.queues.pread_queue import PreadQueues
     from rocketstore.storage.queues.topic_file import TopicFile
     from rocketstore.storage.reading.pages import Pages

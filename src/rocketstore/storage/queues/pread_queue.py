@@ -17,7 +17,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from rocketstore.format.file_name import CONSUME_QUEUE_EXT_DIRECTORY, is_directory_name
 from rocketstore.format.queue_entry import (
@@ -40,7 +40,6 @@ from rocketstore.units import QueueKey
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Any
 
     import numpy as np
     import numpy.typing as npt

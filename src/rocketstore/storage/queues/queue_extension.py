@@ -27,7 +27,7 @@ from rocketstore.events import get_logger
 from rocketstore.format import queue_extension as units
 from rocketstore.format.queue_entry import MAX_EXT_ADDRESS, MAX_HASH, is_due_time
 from rocketstore.scan.extension_units import UnitReader
-from rocketstore.storage.files.mapped_file import MappedFiles
+from rocketstore.storage.files.mapped_file import MappedFile, MappedFiles
 from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
 from rocketstore.storage.files.pread_files import OpenFiles, PreadFiles, file_lengths
 from rocketstore.storage.queues.consumer_filters import ConsumerFilters
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from rocketstore.format.queue_entry import EntryArray, QueueEntry
     from rocketstore.scan.queue_search import QueueSearch
     from rocketstore.storage.files.disk import Disk
-    from rocketstore.storage.files.mapped_file import MappedFile
 
 DEFAULT_FILE_BYTES: Final = 48 * MiB
 MOST_OPEN: Final = 256

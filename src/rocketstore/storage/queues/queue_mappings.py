@@ -22,12 +22,11 @@ from rocketstore.locks import Lock
 from rocketstore.native.row import QUEUE_COLUMN_COUNT, Int64Array, QueueColumn
 from rocketstore.process import most_descriptors, most_mapped_files, raise_descriptors
 from rocketstore.rules.queue_numbers import QueueSlots, grown
-from rocketstore.storage.files.mapped_file import address_of
+from rocketstore.storage.files.mapped_file import MappedFile, address_of
 
 if TYPE_CHECKING:
     import mmap
 
-    from rocketstore.storage.files.mapped_file import MappedFile
 
 _log: Final = get_logger(__name__)
 

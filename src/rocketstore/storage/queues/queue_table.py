@@ -21,7 +21,7 @@ from rocketstore.at_once import at_once
 from rocketstore.errors import FlushFailedError
 from rocketstore.format.file_name import is_directory_name
 from rocketstore.locks import Lock
-from rocketstore.native.row import QueueColumn
+from rocketstore.native.row import Int64Array, QueueColumn
 from rocketstore.rules.files import FileFinding, FileProblem
 from rocketstore.rules.queue_numbers import grown
 from rocketstore.storage.files.mapped_file import MappedFile, sync_names
@@ -34,7 +34,6 @@ from rocketstore.storage.queues.topic_kinds import TopicKinds
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rocketstore.native.row import Int64Array
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.queues.queue_extension import QueueExtensions
     from rocketstore.units import QueueKey

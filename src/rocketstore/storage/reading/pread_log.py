@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.errors import SystemRefusedError
+from rocketstore.errors import StoreError, SystemRefusedError
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.locks import Lock
 from rocketstore.native.decode import LogAtHand, message_at, size_at
@@ -30,7 +30,6 @@ from rocketstore.storage.queues.pread_queue import PreadQueue, PreadQueues
 from rocketstore.units import Window
 
 if TYPE_CHECKING:
-    from rocketstore.errors import StoreError
     from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.storage.layout import StoreLayout
 

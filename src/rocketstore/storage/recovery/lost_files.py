@@ -17,7 +17,7 @@ from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocketstore.format.index_file import FIRST_ITEM, IndexHeader, item_array
-from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, entry_array
+from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, QueueEntry, entry_array
 from rocketstore.format.record import FIXED_SIZE
 from rocketstore.rules.expectation import expected_items
 from rocketstore.rules.findings import Finding, Severity
@@ -30,7 +30,6 @@ from rocketstore.storage.recovery.log_survey import store_time_of
 
 if TYPE_CHECKING:
     from rocketstore.format.known_ends import KnownEnds
-    from rocketstore.format.queue_entry import QueueEntry
     from rocketstore.storage.files.mapped_file_queue import MappedFileQueue
     from rocketstore.storage.index.index_service import IndexFile, IndexService
     from rocketstore.storage.queues.consume_queue import ConsumeQueue

@@ -28,7 +28,7 @@ from rocketstore.events import get_logger
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES
 from rocketstore.rules.extra_queues import has_light_queues
-from rocketstore.rules.files import lost_log
+from rocketstore.rules.files import FileFinding, lost_log
 from rocketstore.rules.findings import Finding, Severity, offsets_text
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.rules.log_rules import LogView, log_findings
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocketstore.format.known_ends import KnownEnds
-    from rocketstore.rules.files import FileFinding
     from rocketstore.storage.files.disk import Disk
     from rocketstore.storage.layout import StoreLayout
     from rocketstore.storage.queues.topic_kinds import TopicKinds

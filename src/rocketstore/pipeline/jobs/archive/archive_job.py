@@ -51,8 +51,8 @@ from rocketstore.pipeline.log_read import damage_of, scanned
 from rocketstore.pipeline.planning import SplitTask, tasks_of
 from rocketstore.pipeline.projection import record_batches
 from rocketstore.pipeline.queues import job_options, named_stores
-from rocketstore.places.files import entries_of, opened, read_part
-from rocketstore.places.log_files import segment_at, segments_of_job
+from rocketstore.places.files import OpenFile, entries_of, opened, read_part
+from rocketstore.places.log_files import Segment, segment_at, segments_of_job
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import binary_slices, timestamps
 from rocketstore.scan.scanner import LOOKBACK_BYTES
@@ -66,8 +66,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rocketstore.config import StoreConfig
-    from rocketstore.places.files import OpenFile
-    from rocketstore.places.log_files import Segment
     from rocketstore.places.stores import StorePlace
     from rocketstore.scan.columns import RecordColumns
 

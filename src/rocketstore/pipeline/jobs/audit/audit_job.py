@@ -48,7 +48,7 @@ from rocketstore.places.location import is_remote, local_path
 from rocketstore.places.log_files import known_log_end, store_timestamp_ms
 from rocketstore.places.log_verdict import judged_log
 from rocketstore.places.queue_files import QueueFiles
-from rocketstore.places.store_listing import list_store, small_contents
+from rocketstore.places.store_listing import StoreListing, list_store, small_contents
 from rocketstore.rules.findings import Finding, LastWriter, Severity, VerifyReport
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
 from rocketstore.rules.log_rules import LogView, Stretch, log_findings
@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask
-    from rocketstore.places.store_listing import StoreListing
     from rocketstore.rules.runs import Runs
     from rocketstore.rules.table_files import Content
 

@@ -18,8 +18,8 @@ from rocketstore.places.queue_files import StoredFiles
 from rocketstore.places.store_listing import row_of
 from rocketstore.rules import runs
 from rocketstore.rules.batch_entries import queue_bounds
-from rocketstore.rules.findings import Finding, Severity
-from rocketstore.rules.unbacked import UnbackedKind
+from rocketstore.rules.findings import Finding, LastWriter, Severity
+from rocketstore.rules.unbacked import LogBounds, UnbackedKind
 from rocketstore.scan.batch_search import stored_entries
 from rocketstore.units import QueueKey
 from rocketstore.verification import queue_rules
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.jobs.audit.audit_plan import AuditTask
     from rocketstore.pipeline.jobs.audit.audit_work import FactRow
-    from rocketstore.rules.findings import LastWriter
     from rocketstore.rules.queue_kinds import QueueKinds
-    from rocketstore.rules.unbacked import LogBounds
 
 FINDINGS: Final = (
     "severity STRING, kind STRING, file STRING, offset BIGINT, size BIGINT, reason STRING, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rocketstore.config import parse_delay_levels
+from rocketstore.config import StoreConfig, StoreSizes, parse_delay_levels
 from rocketstore.errors import ArgumentError, FormatError
 from rocketstore.format.index_file import (
     FIRST_ITEM,
@@ -17,7 +17,7 @@ from rocketstore.format.index_file import (
 )
 from rocketstore.pipeline import log_read
 from rocketstore.pipeline.planning import SplitTask, split_bytes, tasks_of
-from rocketstore.places.files import opened, passing_over_deleted
+from rocketstore.places.files import OpenFile, StoreFile, opened, passing_over_deleted
 from rocketstore.places.log_files import Segment, SegmentState
 from rocketstore.places.stores import StorePlace
 from rocketstore.rules.expectation import delay_array
@@ -28,9 +28,7 @@ from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rocketstore.config import StoreConfig, StoreSizes
     from rocketstore.native.row import Int64Array
-    from rocketstore.places.files import OpenFile, StoreFile
     from rocketstore.places.store_listing import StoreListing
     from rocketstore.scan.scanner import ScanBatch
     from rocketstore.units import QueueKey

@@ -22,9 +22,9 @@ from rocketstore.format.file_name import CONSUME_QUEUE_DIRECTORY, file_name, is_
 from rocketstore.format.index_file import FIRST_ITEM
 from rocketstore.format.queue_entry import ENTRY_DTYPE, ENTRY_SIZE_BYTES
 from rocketstore.pipeline.jobs.audit import audit_plan
-from rocketstore.pipeline.jobs.audit.audit_plan import scanned
+from rocketstore.pipeline.jobs.audit.audit_plan import AuditIndexFile, AuditTask, scanned
 from rocketstore.pipeline.jobs.execution import row_batch
-from rocketstore.places.files import StoreFile, files_at, opened, passing_over_deleted
+from rocketstore.places.files import OpenFile, StoreFile, files_at, opened, passing_over_deleted
 from rocketstore.places.queue_files import QueueFiles, StoredFiles
 from rocketstore.rules import expectation
 from rocketstore.rules.batch_entries import entries_called_for
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rocketstore.native.row import ByteArray, Int64Array
-    from rocketstore.pipeline.jobs.audit.audit_plan import AuditIndexFile, AuditTask
-    from rocketstore.places.files import OpenFile
     from rocketstore.units import QueueKey
 
 FACTS: Final = (

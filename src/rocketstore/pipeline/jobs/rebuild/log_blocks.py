@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from rocketstore.config import parse_delay_levels
+from rocketstore.config import StoreConfig, parse_delay_levels
 from rocketstore.errors import StoreDamagedError
 from rocketstore.format.batch_queue_entry import decode_batch_entry
 from rocketstore.format.file_name import is_directory_name
@@ -27,20 +27,16 @@ from rocketstore.pipeline.jobs.execution import row_batch
 from rocketstore.rules.batch_entries import entries_called_for
 from rocketstore.rules.expectation import delay_array, expected_entries, expected_items
 from rocketstore.rules.extra_queues import has_light_queues
-from rocketstore.rules.log_rules import Stretch
-from rocketstore.rules.queue_numbers import QueueNumbers
-from rocketstore.scan.columns import CallsFor
+from rocketstore.rules.log_rules import Chain, Stretch
+from rocketstore.rules.queue_numbers import QueueNumbers, TaskQueue
+from rocketstore.scan.columns import CallsFor, RecordColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rocketstore.config import StoreConfig
     from rocketstore.native.row import BoolArray, ByteArray, Int64Array
     from rocketstore.pipeline.planning import SplitTask
     from rocketstore.rules.expectation import ExpectedEntries
-    from rocketstore.rules.log_rules import Chain
-    from rocketstore.rules.queue_numbers import TaskQueue
-    from rocketstore.scan.columns import RecordColumns
 
     Row = tuple[bytes, int, int, int, int, bytes, int]
 

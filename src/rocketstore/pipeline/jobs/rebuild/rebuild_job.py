@@ -41,12 +41,12 @@ from rocketstore.pipeline.planning import MOST_TASKS
 from rocketstore.places.location import is_remote
 from rocketstore.places.log_files import known_log_end
 from rocketstore.places.log_verdict import judged_log
-from rocketstore.places.store_listing import batch_topics_of, list_store
+from rocketstore.places.store_listing import StoreListing, batch_topics_of, list_store
 from rocketstore.rules import runs
 from rocketstore.rules.files import FileProblem, lost_log
 from rocketstore.rules.findings import Reported
 from rocketstore.rules.leftovers import CLOCK_TOLERANCE_MS
-from rocketstore.rules.log_rules import Damaged
+from rocketstore.rules.log_rules import Damaged, LogView
 from rocketstore.storage.recovery import replacement
 from rocketstore.units import MiB, system_clock_ms
 
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 
     from rocketstore.pipeline.jobs.rebuild.log_blocks import Piece, ScanFacts, ScanTask
     from rocketstore.pipeline.jobs.rebuild.rebuilt_files import FileWriting
-    from rocketstore.places.store_listing import StoreListing
-    from rocketstore.rules.log_rules import LogView
 
 _PARTITION_BYTES: Final = 32 * MiB
 PART_ENTRIES: Final = 1 << 24

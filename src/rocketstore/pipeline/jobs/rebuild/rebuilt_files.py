@@ -42,7 +42,7 @@ from rocketstore.places.location import is_remote, joined
 from rocketstore.places.objects import ObjectStore
 from rocketstore.places.queue_files import QueueFiles
 from rocketstore.rules.entry_places import EntryPlaces
-from rocketstore.rules.unbacked import GIVEN_KINDS, UnbackedKind, unbacked_runs
+from rocketstore.rules.unbacked import GIVEN_KINDS, LogBounds, UnbackedKind, unbacked_runs
 from rocketstore.scan import kernels
 from rocketstore.units import QueueKey
 
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from rocketstore.config import StoreSizes
     from rocketstore.format.queue_entry import EntryArray
     from rocketstore.native.row import ByteArray
-    from rocketstore.rules.unbacked import LogBounds
 
 WRITTEN_SCHEMA: Final = (
     "target BINARY, place STRING, files BIGINT, count BIGINT, refused BIGINT, kept BIGINT, "

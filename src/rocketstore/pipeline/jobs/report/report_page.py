@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rocketstore.pipeline.jobs.report import report_tables
-from rocketstore.pipeline.jobs.report.partial_groups import NAME_MAX_BYTES, NOTES, WAYS
+from rocketstore.pipeline.jobs.report.partial_groups import NAME_MAX_BYTES, NOTES, WAYS, ReportPlan
 from rocketstore.places.small_files import read_damage_map
 from rocketstore.scan.arrow import LAST_TIMESTAMP_MS
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyConnection
 
-    from rocketstore.pipeline.jobs.report.partial_groups import ReportPlan
     from rocketstore.places.stores import StorePlace
 
     Row = dict[str, Any]

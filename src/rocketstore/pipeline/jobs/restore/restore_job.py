@@ -27,7 +27,7 @@ from rocketstore.format.file_name import (
     CONFIG_DIRECTORY,
 )
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE
-from rocketstore.pipeline.jobs.archive.archive_table import FROM_BACKUP, LOG_KINDS, Archive
+from rocketstore.pipeline.jobs.archive.archive_table import FROM_BACKUP, LOG_KINDS, Archive, Run
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure
 from rocketstore.pipeline.jobs.publishing import published, put, remove_tree
 from rocketstore.pipeline.jobs.rebuild.rebuild_job import make_queues
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
-
-    from rocketstore.pipeline.jobs.archive.archive_table import Run
 
 
 _FAR: Final = (1 << 63) - 1
