@@ -167,10 +167,10 @@ class NameServer:
         import javaproperties  # noqa: PLC0415 - see config.sources: few need it
 
         wanted = javaproperties.loads(call.command.body.decode("utf-8", "replace"))
-        if fixed := ", ".join(sorted(wanted.keys() & self._settings.keys())):
+        if fixed := ", ".join(sorted(wanted.keys() - {_ORDER_MESSAGES})):
             remark = f"Can not update config in black list: {fixed}"
             return reply(ResponseCode.NO_PERMISSION, remark)
-        if _ORDER_MESSAGES in wanted:  # others are not known, and ignored, as in 4.9
+        if _ORDER_MESSAGES in wanted:
             self.order_messages = wanted[_ORDER_MESSAGES].strip().lower() == "true"
         return answered()
 

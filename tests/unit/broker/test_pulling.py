@@ -57,8 +57,9 @@ def test_what_is_there_is_answered_at_once(orders, expression_type):
         "suggestWhichBrokerId": "0", "nextBeginOffset": "2", "minOffset": "0", "maxOffset": "2",
     }  # fmt: skip
     assert found.body == orders.store.get_raw("orders", 0, 1).records
-    both = answered(orders)
-    assert both.body == orders.store.get_raw("orders", 0, 0).records
+    for wanted in ("*", "", " ", " * "):
+        both = answered(orders, subscription=wanted, expressionType=expression_type)
+        assert both.body == orders.store.get_raw("orders", 0, 0).records
 
 
 @pytest.mark.parametrize("enabled", [False, True])

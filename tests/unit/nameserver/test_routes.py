@@ -109,6 +109,12 @@ def test_a_broker_of_another_name_takes_the_place_of_who_had_its_address(routes,
     assert queues_of(routes, "T") == [("b", 16), ("renamed", 16)]
 
 
+def test_a_broker_that_comes_back_in_another_cluster_is_of_that_one_alone(routes):
+    routes.register(header(cluster="d"), body("T"), "channel", 0)
+    assert routes.clusters().cluster_addr_table == {"d": ["a"]}
+    assert [routes.topics_of_cluster(one) for one in "cd"] == [[], ["T"]]
+
+
 def test_a_slave_is_named_beside_its_master(routes):
     routes.register(header(address=B, broker_id=1), body(), "slave", 0)
     assert routes.route("T").broker_datas[0].broker_addrs == {0: A, 1: B}
