@@ -48,6 +48,16 @@ def test_group_that_ends_a_transaction_is_that_of_the_property(desk):
     assert end(desk, {**offsets, "producerGroup": "P"}, COMMIT).code == 0
 
 
+def test_half_message_gets_the_group_and_the_unique_key_that_it_lacks(desk):
+    """Nobody could end it in 4.9; the group is that of the request."""
+    desk.dispatched("paid", b"half", "TRAN_MSG\1true", a="P")
+    [half] = desk.store.get("RMQ_SYS_TRANS_HALF_TOPIC", 0, 0).messages
+    assert half.properties["PGROUP"] == "P"
+    assert half.unique_key
+    offsets = {"tranStateTableOffset": 0, "commitLogOffset": half.physical_offset}
+    assert end(desk, {**offsets, "producerGroup": "P"}, COMMIT).code == 0
+
+
 def test_producer_that_does_not_know_gets_no_answer(desk, caplog):
     fields = begin(desk)
     assert desk.call(37, {**fields, "commitOrRollback": UNKNOWN}) is None
