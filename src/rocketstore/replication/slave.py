@@ -162,11 +162,11 @@ class SlaveService(Service):
                 link.close()
 
     def _note(self, error: Exception) -> None:
-        is_refused = isinstance(error, PeerError) and error.trouble is not Trouble.SILENT
-        say = _log.warning
-        if is_refused or not isinstance(error, (RocketStoreError, OSError)):
-            say = _log.error if is_refused else _log.exception
-        if self._troubles.is_due(error):
+        trouble = error.trouble if isinstance(error, PeerError) else None
+        say = _log.warning if isinstance(error, (RocketStoreError, OSError)) else _log.exception
+        if trouble not in (None, Trouble.SILENT):
+            say = _log.error
+        if self._troubles.is_due(trouble or error):  # its text has times and ends that go on
             say(
                 "replication.lost_master", master=self._name, error=str(error), end=self.log.end,
                 next="tried again",

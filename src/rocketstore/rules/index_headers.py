@@ -13,8 +13,7 @@ class HeaderWitness(NamedTuple):
     The records of its first and its last item, and their store times, None where they cannot be
     read; the last item's time difference, None where it is the only one, whose own is another
     file's (K-I5); how many slots are in use, and how many items, None if not counted. A header may
-    say any number of slots from one to the other: until 4.7.0 each item counted, and a later broker
-    goes on from there (K-I3).
+    say any number between them: until 4.7.0 each item counted, and a later broker goes on (K-I3).
     """
 
     first_offset: int

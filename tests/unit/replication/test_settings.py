@@ -404,8 +404,12 @@ def test_a_master_that_stays_away_is_told_of_seldom(tmp_path):
         for why in ("refused", "refused", "refused", "silent"):
             store.replication._note(OSError(why))
         assert str(store.replication.trouble) == "silent"
+        for trouble in (Trouble.SILENT, Trouble.AHEAD):
+            for number in range(3):  # of milliseconds, or the end of a master that goes on
+                store.replication._note(PeerError(trouble, f"{number}", hint="wait"))
     said = [log["error"] for log in logs if log["event"] == "replication.lost_master"]
-    assert said == ["refused", "silent"]
+    seldom = [f"{one.value}: 0; wait" for one in (Trouble.SILENT, Trouble.AHEAD)]
+    assert said == ["refused", "silent", *seldom]
 
 
 def test_a_master_that_cannot_take_slaves_says_so_seldom(tmp_path, monkeypatch):
