@@ -175,10 +175,10 @@ class Sending(Part):
         text = (header.properties or "").encode()
         if call.command.code in _REPLIES:
             return self._push(header, call, queue_id, sys_flag, text)
+        block, waits = _own_properties(text)
         if header.batch:
             result = self._put_batch(header, call, queue_id, sys_flag, text)
-            return self._settled(call, queue_id, result, waits=self._waits)
-        block, waits = _own_properties(text)
+            return self._settled(call, queue_id, result, waits=self._waits and waits)
         is_delayed = b"DELAY\1" in text and _DELAYED.search(text) is not None
         if is_delayed:  # Compatible: these keep WAIT, as half messages do
             block = text

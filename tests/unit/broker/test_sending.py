@@ -317,13 +317,15 @@ def test_what_is_too_large_is_refused_with_the_limit_that_is_set(tmp_path):
 
 
 @pytest.mark.parametrize(("wait", "waits"), [("true", True), ("false", False), ("", True)])
-def test_message_that_waits_for_its_sync_is_answered_after_it(tmp_path, wait, *, waits):
+@pytest.mark.parametrize("kind", ["TAGS\1a", "TRAN_MSG\1true\2PGROUP\1P", "DELAY\0011", "batch"])
+def test_message_that_waits_for_its_sync_is_answered_after_it(tmp_path, wait, kind, *, waits):
     desk = Desk(tmp_path, StoreConfig.small(flush_disk_type=FlushDiskType.SYNC_FLUSH))
     desk.send("orders", properties="WAIT\1false")  # makes the topic
     desk.told.waits = True  # for topics of others
-    fields = SEND
-    properties = f"WAIT\1{wait}" if wait else ""
-    reply = desk.call(310, {**fields, "i": properties}, b"x")
+    is_batch = kind == "batch"
+    properties = ("" if is_batch else kind) + (f"\2WAIT\1{wait}" if wait else "")
+    body = encode_client_batch([(0, b"x", b"")]) if is_batch else b"x"
+    reply = desk.call(310, {**SEND, "i": properties, "m": is_batch}, body)
     assert (reply is None) == waits
     if waits:
         [(result, then)] = desk.loop.pending
