@@ -21,30 +21,24 @@ def command(monkeypatch):
     return ["pipeline", "audit", str(golden_root("basic"))]
 
 
-def test_the_sentence_names_the_file_that_has_the_stack(command, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+@pytest.mark.parametrize("place", ["", "gone"])
+def test_the_sentence_names_the_file_that_has_the_stack_or_why_it_is_not_kept(
+    command, capsys, monkeypatch, tmp_path, place
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / place))
     assert run(command) == SparkJobError.exit_code
     first, second = capsys.readouterr().err.splitlines()
     assert first == "rocketstore: Spark gave the job up: ValueError"
-    (kept,) = tmp_path.glob("rocketstore-*.log")
-    assert str(kept) in second
     assert "--traceback" in second
-    assert "what a worker ran into" in Path(kept).read_text("utf-8")
+    (kept,) = tmp_path.glob("rocketstore-*.log") if not place else [place]
+    assert str(kept) in second
+    assert ("could not be kept (" if place else str(tmp_path)) in second
+    assert place or "what a worker ran into" in Path(kept).read_text("utf-8")
 
 
 def test_traceback_shows_it_at_once(command, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run(["store", "info", command[-1], "--traceback"]) == 2
     assert run([*command, "--traceback"]) == SparkJobError.exit_code
     assert "ValueError: what a worker ran into" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_stack_for_which_there_is_no_place_is_still_one_line(
-    command, capsys, monkeypatch, tmp_path
-):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
-    assert run(command) == SparkJobError.exit_code
-    _, second = capsys.readouterr().err.splitlines()
-    assert "could not be kept (" in second
-    assert "gone" in second
-    assert "--traceback" in second

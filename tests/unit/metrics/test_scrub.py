@@ -117,6 +117,10 @@ def test_a_lost_end_of_a_file_and_a_missing_file_are_damage(root, offsets):
         ]
         sizes = [LOG_FILE_BYTES - last, LOG_FILE_BYTES, 1]
         assert [one.size for one in scrubber.map.damage] == sizes
+        for end, count in ((2 * LOG_FILE_BYTES, 2), (2 * LOG_FILE_BYTES - 1, 1)):
+            colder = Scrubber(scrubber._files, cold_end=lambda end=end: end, now_ms=Clock())
+            colder.turn(WHOLE)
+            assert len(colder.map.damage) == count
 
 
 def test_a_turn_checks_no_more_than_its_bytes_and_a_batch(root, offsets):
@@ -172,19 +176,24 @@ def refuse_to_open(
     monkeypatch.setattr(os, "open", refusing)
 
 
-def test_a_file_that_cannot_be_read_is_damage_and_keeps_no_other_from_being_checked(
-    monkeypatch, root, offsets
+@pytest.mark.parametrize("is_denied", [False, True])
+def test_a_file_that_cannot_be_read_is_damage_unless_permission_lacks_and_others_are_checked(
+    monkeypatch, root, offsets, is_denied
 ):
     overwrite(root, offsets[60] + 28, b"\xff")
     bad = log_path(root, offsets[5])
     assert log_path(root, offsets[60]) != bad
     with open_store(root, Clock()) as opened:
         scrubber = scrubber_of(opened)
-        refuse_to_open(bad, monkeypatch, OSError(errno.EIO, "bad sector"))
-        scrubber.turn(WHOLE)
+        refuse_to_open(bad, monkeypatch, None if is_denied else OSError(errno.EIO, "bad sector"))
+        if is_denied:
+            with pytest.raises(SystemRefusedError, match=f"cannot check {bad}: .*denied; let the "):
+                scrubber.turn(WHOLE)
+        assert scrubber.turn(WHOLE)
         monkeypatch.undo()
-    assert places(scrubber) == [(0, "unreadable"), (offsets[60], "bad address")]
-    assert "bad sector" in scrubber.map.damage[0].evidence
+    unreadable = [] if is_denied else [(0, "unreadable")]
+    assert places(scrubber) == [*unreadable, (offsets[60], "bad address")]
+    assert is_denied or "bad sector" in scrubber.map.damage[0].evidence
 
 
 def test_a_bad_sector_hides_only_the_records_that_lie_in_it(monkeypatch, root, offsets):
@@ -200,21 +209,6 @@ def test_a_bad_sector_hides_only_the_records_that_lie_in_it(monkeypatch, root, o
     assert places(scrubber) == [(offsets[first - 1], "unreadable"), (offsets[40], "bad address")]
     assert scrubber.map.damage[0].stop == offsets[after]
     assert "bad sector" in scrubber.map.damage[0].evidence
-
-
-def test_a_file_without_permission_is_no_damage_and_keeps_no_other_from_being_checked(
-    monkeypatch, root, offsets
-):
-    overwrite(root, offsets[60] + 28, b"\xff")
-    bad = log_path(root, offsets[5])
-    with open_store(root, Clock()) as opened:
-        scrubber = scrubber_of(opened)
-        refuse_to_open(bad, monkeypatch)
-        with pytest.raises(SystemRefusedError, match=f"cannot check {bad}: .*denied; let the user"):
-            scrubber.turn(WHOLE)
-        assert scrubber.turn(WHOLE)
-        monkeypatch.undo()
-    assert places(scrubber) == [(offsets[60], "bad address")]
 
 
 def test_the_command_ends_with_3_and_a_hint_where_a_file_may_not_be_read(

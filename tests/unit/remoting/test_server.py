@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import socket
 import time
+from concurrent.futures import Future
 
 import pytest
 
@@ -363,16 +364,19 @@ async def test_a_server_that_ends_answers_what_it_owes():
     echo = Echo()
     server = await opened(echo)
     client = connected(server, framed(Command(HOLD, 3)), framed(Command(ECHO, 4)))
+    idle = connected(server, framed(Command(ECHO)))
     await read_commands(client, 1)
+    await read_commands(idle, 1)
     ending = asyncio.create_task(server.close(drain_ms=100_000))
     await until(lambda: not server._listeners[0].sockets)
     with pytest.raises(ConnectionRefusedError):
         connected(server)
+    await assert_closed(idle)
     echo.held[0].answer(reply())
     assert [one.opaque for one in await read_commands(client, 1)] == [3]
     await ending
     await assert_closed(client)
-    assert server.totals.closed == {CloseReason.LOCAL: 1}
+    assert server.totals.closed == {CloseReason.LOCAL: 2}
 
 
 async def test_a_server_does_not_wait_for_ever_for_clients_that_keep_it():
@@ -413,7 +417,7 @@ async def test_a_client_that_gets_no_answer_says_so_and_connects_again():
         echo.held[0].answer(reply())
 
 
-async def test_a_caller_that_waits_is_told_that_the_connection_ended():
+async def test_a_caller_that_waits_is_told_what_ended(monkeypatch):
     server = await opened(Echo())
     address = "{}:{}".format(*server.address)
     async with RemotingClient() as client:
@@ -426,6 +430,11 @@ async def test_a_caller_that_waits_is_told_that_the_connection_ended():
             await client.ask(address, Command(ECHO))
         async with await opened(Echo(), port=int(address.split(":")[1])):
             assert (await client.ask(address, Command(ECHO))).code == 0
+        monkeypatch.setattr("rocketstore.remoting.client.looked_up", lambda _host: Future())
+        waits = asyncio.create_task(client.ask("nowhere:1", Command(ECHO)))
+        await until(lambda: "nowhere:1" in client._channels)
+    with pytest.raises(RemotingError, match="this client was closed"):
+        await waits
 
 
 @pytest.mark.parametrize("address", ["", "nowhere", "127.0.0.1:x", "127.0.0.1:99999", "[::1"])
