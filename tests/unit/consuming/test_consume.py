@@ -204,11 +204,11 @@ def test_threads_of_a_group_take_every_message_once(root):
 
 def test_a_group_without_acknowledgements_reads_no_more_than_its_limit(store, caplog):
     put(store, 300)
-    consumer, total = consume(store, max_unacknowledged=40), 0
+    consumer, total = consume(store, max_unacknowledged=64), 0
     with caplog.at_level(logging.WARNING, "rocketstore"):
         for times in (1, 2):
             taken = list(consumer)
-            assert 40 <= len(taken) < 100
+            assert 64 <= len(taken) < 96
             assert caplog.text.count("consume.full") == times
             total += sum(message.ack() for message in taken)
     assert bodies(consumer)[0] == total

@@ -95,7 +95,7 @@ def test_values_move_with_puts_and_gets(root):
 
 
 def test_names_of_the_exporter_say_the_same_as_runtime_info(root):
-    with open_served(root) as store:
+    with open_served(root, store_host="10.0.0.9:10911") as store:
         store.put(ORDER)
         store.wait_dispatched()
         store.flush()
@@ -103,6 +103,7 @@ def test_names_of_the_exporter_say_the_same_as_runtime_info(root):
         found = {name: value for (name, _), value in scrape(store, EXPORTER).items()}
         info = store.runtime_info()
         times = store.statistics.put_time_histogram()
+        assert set(re.findall('brokerIP="(.*?)"', ask(store, EXPORTER))) == {"10.0.0.9:10911"}
     prefix = "rocketmq_brokeruntime_"
     assert found[prefix + "commitlog_maxoffset"] == float(info["commitLogMaxOffset"])
     assert found[prefix + "put_message_size_total"] == float(info["putMessageSizeTotal"])

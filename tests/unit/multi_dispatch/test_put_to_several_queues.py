@@ -79,16 +79,19 @@ def test_a_message_stands_once_in_the_log_and_in_every_queue_that_it_names(store
     assert len(places) == 3
 
 
-def test_without_the_second_setting_a_light_queue_is_one_like_the_others(tmp_path):
-    with open_small(tmp_path, enable_multi_dispatch=True) as store:
+def test_without_the_second_setting_a_light_queue_is_one_like_the_others_and_has_no_limit(tmp_path):
+    settings = {"enable_multi_dispatch": True, "max_lmq_consume_queue_num": 0}
+    with open_small(tmp_path, **settings) as store:
         put(store, "%LMQ%a")
         assert ends(store) == {(TOPIC, 3): 1, ("%LMQ%a", 3): 1}
 
 
 def test_what_is_stored_is_encoded_again_without_wait_and_without_older_numbers(store):
-    put(store, "copies", WAIT="true", **{NUMBERS: "17"})
+    put(store, "copies", WAIT="true", **{NUMBERS: "17", NUMBERS + "S": "1"})
     (stored,) = read(store, TOPIC, 3)
-    assert stored.raw_properties == b"INNER_MULTI_DISPATCH\1copies\2INNER_MULTI_QUEUE_OFFSET\x010"
+    assert stored.raw_properties == (
+        b"INNER_MULTI_QUEUE_OFFSETS\x011\2INNER_MULTI_DISPATCH\1copies\2INNER_MULTI_QUEUE_OFFSET\x010"
+    )
 
 
 def test_numbers_go_on_beside_direct_puts_into_the_same_queue(store):
@@ -180,12 +183,6 @@ def test_a_put_makes_no_more_light_queues_than_the_limit(tmp_path):
     with open_small(tmp_path, **{**limited, "max_lmq_consume_queue_num": 1}) as store:
         assert put(store, "%LMQ%a,%LMQ%b").is_stored  # there are more than the limit already
         assert len(read(store, "%LMQ%b")) == 5
-
-
-def test_without_the_second_setting_there_is_no_limit(tmp_path):
-    settings = {"enable_multi_dispatch": True, "max_lmq_consume_queue_num": 0}
-    with open_small(tmp_path, **settings) as store:
-        assert put(store, "%LMQ%a").is_stored
 
 
 # --- what is refused ----------------------------------------------------------------------------

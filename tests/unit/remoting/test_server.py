@@ -18,7 +18,7 @@ from rocketstore.process import new_event_loop
 from rocketstore.remoting.channel import Turns
 from rocketstore.remoting.client import RemotingClient
 from rocketstore.remoting.codes import RequestCode
-from rocketstore.remoting.command import ONEWAY, Command, HeaderKind, reply
+from rocketstore.remoting.command import ONEWAY, RESPONSE, Command, HeaderKind, reply
 from rocketstore.remoting.connection import CloseReason, State
 from rocketstore.remoting.fields import Header
 from rocketstore.remoting.frame import FrameFault, FrameReader
@@ -190,6 +190,10 @@ async def test_a_server_asks_back_on_the_connection_of_its_client():
         assert found.body == b"sync"
         found = await channel.ask(Command(9999), PATIENCE_MS)
         assert (found.code, found.remark) == (3, " request type 9999 not supported")
+        waits = asyncio.create_task(channel.ask(Command(HOLD), PATIENCE_MS))
+        await until(lambda: asked.held)
+        waits.cancel()  # its reply comes before it goes on
+        channel.data_received(framed(Command(0, asked.held[0].command.opaque, RESPONSE)))
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,7 @@ def test_what_a_slave_has_is_counted_to_the_byte(tmp_path):
     with (
         open_master(tmp_path, slave_timeout=1, ha_slave_fallbehind_max=1000) as master,
         RawSlave(master) as slave,
+        RawSlave(master),  # the furthest connection counts
     ):
         result = put(master)
         end, wait = result.physical_offset + result.size, master.replication.wait_replicated
