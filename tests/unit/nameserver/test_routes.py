@@ -204,6 +204,7 @@ def test_topics_are_listed_by_cluster_and_by_flags():
     for number, flags in enumerate((UNIT, SUB, UNIT | SUB)):
         more = body(f"flags {flags}", topic_sys_flag=flags)
         routes.register(header(f"b{number}", f"h:{number}", cluster="d"), more, number, 0)
+    routes.register(header("b", "h", cluster="d"), body("plain"), "other", 0)
     assert routes.topics_of_cluster("c") == ["plain"]
     assert routes.topics_of_cluster("none") == []
     assert routes.topics(UNIT) == ["flags 1", "flags 3"]

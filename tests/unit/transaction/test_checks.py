@@ -244,7 +244,9 @@ def test_a_copy_that_another_host_puts_is_shown_with_that_host(stores):
     assert shown.store_host == copy.store_host == "10.0.0.7:10911"
     assert shown.message_id == copy.message_id
     assert stores.store.commit(half).status is EndStatus.COMMITTED
-    assert {one.store_host for one in all_of(stores.store, OP)} == {"10.0.0.7:10911"}
+    stores.store.rollback(stores.store.begin(MESSAGE, 3))
+    hosts = {(one.store_host, one.born_host) for one in all_of(stores.store, OP)}
+    assert hosts == {("10.0.0.7:10911", "10.0.0.7:10911")}
 
 
 def test_a_producer_that_fails_is_asked_again(stores):
