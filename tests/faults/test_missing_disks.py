@@ -14,7 +14,7 @@ from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.pipeline.jobs.report.report_job import plan_report
 from rocketstore.storage.read_only import ReadOnlyStore
 from support.archiving import archived
-from support.audit_runs import audited
+from support.audit_runs import audited, kinds
 from support.clock import START_MS, Clock
 from support.pipeline_tables import read_table
 from support.rebuild_runs import rebuilt_here
@@ -325,3 +325,24 @@ def test_a_store_without_a_message_may_lose_its_directory(tmp_path):
     MessageStore.open(tmp_path, CONFIG).close()
     with pytest.raises(StoreError):
         MessageStore.open(tmp_path / "nothing", CONFIG, read_only=True)
+
+
+@pytest.mark.parametrize("size", [0, 5000, LOG_FILE_BYTES], ids=["empty", "cut", "whole"])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_copy_of_a_file_in_another_directory_hides_nothing_of_it(place, at, size):
+    disks = [disk_of_file(place, at), disk_of_file(place, at + 1)]
+    name = sorted(file.name for disk in DISKS for file in (place / disk).iterdir())[at]
+    copy = disks[1] / name
+    copy.write_bytes((disks[0] / name).read_bytes()[:size])
+
+    for look in ("verify", "audit", "dry run"):
+        assert kinds(DOORS[look](place).findings) == ["log-file-duplicate"]
+    for door in (reading, opened):
+        with door(place) as store:
+            assert found(store) == set(range(COUNT))
+    report = DOORS["repair"](place)
+    assert report.remaining == []
+    kept = [path for path in (place / "root" / "repair").rglob("*") if path.is_file()]
+    assert [path.stat().st_size for path in kept] == [size]
+    with opened(place) as store:
+        assert found(store) == set(range(COUNT))

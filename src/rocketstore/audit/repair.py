@@ -28,7 +28,7 @@ from rocketstore.at_once import at_once
 from rocketstore.audit.repair_plan import RepairReport, lost_for_broker, plan_repair
 from rocketstore.audit.store_audit import StoreAudit, audit_store, find_kinds, find_layout
 from rocketstore.config import RecoveryPolicy, StoreConfig
-from rocketstore.errors import StoreDamagedError, StoreError
+from rocketstore.errors import StoreError
 from rocketstore.format.checkpoint import Checkpoint
 from rocketstore.format.file_name import (
     ABORT_FILE_NAME,
@@ -36,8 +36,7 @@ from rocketstore.format.file_name import (
     CHECKPOINT_FILE_NAME,
 )
 from rocketstore.format.queue_entry import ENTRY_SIZE_BYTES, FILLER_BYTES, KEPT_PLACE_BYTES
-from rocketstore.rules.files import FileProblem
-from rocketstore.rules.findings import DANGLING_HINT, INDEX_REBUILT, Finding, Severity
+from rocketstore.rules.findings import INDEX_REBUILT, Finding, Severity
 from rocketstore.storage.checkpoint import (
     StoreCheckpoint,
     forget_known_ends,
@@ -48,7 +47,7 @@ from rocketstore.storage.checkpoint import (
 from rocketstore.storage.files.disk import Disk, system_errors
 from rocketstore.storage.files.lock import StoreLock, refuse_writer
 from rocketstore.storage.files.log_directories import claim, refuse_foreign
-from rocketstore.storage.files.mapped_file_queue import refuse_one_file
+from rocketstore.storage.files.mapped_file_queue import refuse_dangling, refuse_one_file
 from rocketstore.storage.files.pread_files import ReadLogFile, file_lengths
 from rocketstore.storage.files.whole_file import grow_file, small_files
 from rocketstore.storage.index.pread_index import listed_index_files
@@ -272,12 +271,7 @@ class _Repair:
         """Raise where there is no log to rebuild from."""
         # Its disk may be mounted again tomorrow: nothing is made in its place.
         queues = (found for queue in audit.queues for found in queue.files.findings)
-        for found in (*audit.log_findings, *queues):
-            if found.problem is FileProblem.DANGLING_LINK:
-                raise StoreDamagedError(
-                    f"{found.path}: expected {found.expected}, found {found.found}",
-                    hint=DANGLING_HINT,
-                )
+        refuse_dangling([*audit.log_findings, *queues])
         refuse_foreign(self.layout)
         refuse_one_file((file for queue in audit.queues for file in queue.files.files), {})
         if not audit.log_files:

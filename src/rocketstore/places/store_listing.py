@@ -76,7 +76,7 @@ def row_of(entries: Iterable[FileEntry], file_size: int) -> FileRow:
             problems.append(FileFinding(entry.path, *wrong))
         else:
             found.append(StoreFile(base, entry.size, entry.path))
-    return FileRow(tuple(usable_files(sorted(found), file_size, problems)), tuple(problems))
+    return FileRow(tuple(usable_files(found, file_size, problems)), tuple(problems))
 
 
 class StoreListing(NamedTuple):

@@ -134,28 +134,33 @@ def usual_place(files: Iterable[File], file_size: int) -> int:
     return max(places, key=lambda place: (places[place], place == 0), default=0)
 
 
+def in_order(files: Iterable[File], file_size: int) -> list[File]:
+    """Return files by offset; of two with one name the copy that was cut short comes later."""
+    return sorted(files, key=lambda file: (file.base, -min(file.size, file_size)))
+
+
 def usable_files(
     listed: Iterable[File], file_size: int, findings: list[FileFinding[AnyPath]]
 ) -> list[File]:
-    """Return the usable files of an ordered list; faults of the others go to `findings`."""
+    """Return the usable files of a list, in order; faults of the others go to `findings`."""
     files: list[File] = []
 
     def report(path: AnyPath, problem: FileProblem, expected: str, found: str) -> None:
         findings.append(FileFinding(path, problem, expected, found))
 
-    place = usual_place(listed := list(listed), file_size)
+    place = usual_place(listed := in_order(listed, file_size), file_size)
     for file in listed:
         path = file.path
         is_misplaced = bool(file_size) and file.base % file_size != place
+        if files and file.base == files[-1].base:
+            report(path, FileProblem.DUPLICATE, "one file of a name", str(files[-1].path))
+            continue
         if file.size == 0 and not is_misplaced:
             report(path, FileProblem.EMPTY, f"{file_size} bytes", "0 bytes")
             continue
         if file.size not in {0, file_size}:
             found = f"{file.size} bytes"
             report(path, FileProblem.WRONG_SIZE, f"{file_size} bytes", found)
-        if files and file.base == files[-1].base:
-            report(path, FileProblem.DUPLICATE, "one file of a name", str(files[-1].path))
-            continue
         if is_misplaced:
             expected = f"a multiple of {file_size}" + (f" and {place}" if place else "")
             report(path, FileProblem.MISPLACED, expected, str(file.base))

@@ -18,10 +18,10 @@ from typing import Final
 from rocketstore.errors import StoreDamagedError, StoreError
 from rocketstore.format.file_name import file_name
 from rocketstore.locks import Lock
-from rocketstore.rules.files import FileFinding, FileProblem
+from rocketstore.rules.files import FileFinding, FileProblem, in_order
 from rocketstore.rules.findings import DANGLING_HINT
 from rocketstore.scan.queue_search import last_up_to
-from rocketstore.storage.files.disk import Disk, real_path
+from rocketstore.storage.files.disk import Disk
 from rocketstore.storage.files.mapped_file import MappedFile, MappedFiles
 from rocketstore.storage.files.pread_files import LogFile, listed_files
 from rocketstore.storage.files.whole_file import grow_file, holds_data
@@ -37,6 +37,14 @@ def refuse_one_file(files: Iterable[LogFile], inodes: dict[int, Path]) -> None:
         other = inodes.setdefault(one.inode, one.path)
         if other is not one.path and other.samefile(one.path):
             raise StoreError(f"{one.path} and {other} are one file", hint=_ONE_FILE_HINT)
+
+
+def refuse_dangling(findings: Iterable[FileFinding[Path]]) -> None:
+    """Raise where a link leads to no file: the next message would take its place."""
+    for path, problem, expected, found in findings:
+        if problem is FileProblem.DANGLING_LINK:
+            what = f"{path}: expected {expected}, found {found}"
+            raise StoreDamagedError(what, hint=DANGLING_HINT)
 
 
 class MappedFileQueue:
@@ -83,12 +91,10 @@ class MappedFileQueue:
         found = self._listed(problems)
         refuse_one_file(found.values(), {} if inodes is None else inodes)
         files: list[MappedFile] = []
-        bases = sorted(found)
-        for base in bases:
-            path, length = found[base].path, found[base].size
+        for base, (_, length, path, _) in found.items():
             writable = path.parent not in self.read_only_directories
             if length != self.file_size:
-                is_last = not any(holds_data(found[later].path) for later in bases if later > base)
+                is_last = not any(holds_data(found[later].path) for later in found if later > base)
                 expected, seen = f"{self.file_size} bytes", f"{length} bytes"
                 if length > self.file_size or not (is_last or after_crash):
                     raise StoreDamagedError(
@@ -114,9 +120,10 @@ class MappedFileQueue:
         return problems
 
     def _listed(self, problems: list[FileFinding[Path]]) -> dict[int, LogFile]:
-        """Return every file whose name is an offset that one can have, by that offset."""
+        """Return every file whose name is an offset that one can have, by that offset, in order."""
         found: dict[int, LogFile] = {}
-        for file in listed_files([*self.directories, *self.read_only_directories], problems):
+        directories = [*self.directories, *self.read_only_directories]
+        for file in in_order(listed_files(directories, problems), self.file_size):
             path, base = file.path, file.base
             if base % self.file_size:
                 expected = f"a multiple of {self.file_size}"
@@ -124,12 +131,7 @@ class MappedFileQueue:
             elif (first := found.setdefault(base, file)) is not file:
                 expected, seen = "one file of a name", str(first.path)
                 problems.append(FileFinding(path, FileProblem.DUPLICATE, expected, seen))
-        for path, problem, _, _ in problems:
-            if problem is FileProblem.DANGLING_LINK:
-                # The next message would take its place, or follow a hole.
-                raise StoreDamagedError(
-                    f"{path} is a link to {real_path(path)}, which is not there", hint=DANGLING_HINT
-                )
+        refuse_dangling(problems)
         return found
 
     # --- reading --------------------------------------------------------------------------------

@@ -221,8 +221,8 @@ class PreadFiles:
         holes: set[Path] = set()
         while True:
             findings: list[FileFinding[Path]] = []
-            found = sorted(listed_files(self._directories, findings))
-            file_size = self._given_size or usual_size(found)
+            found = [*listed_files(self._directories, findings)]
+            file_size = self._given_size or usual_size(sorted(found))
             files = usable_files(found, file_size, findings)
             missing = {one.path for one in findings if one.problem is FileProblem.MISSING}
             if not missing or missing & holes:
