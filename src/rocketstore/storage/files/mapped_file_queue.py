@@ -21,7 +21,7 @@ from rocketstore.locks import Lock
 from rocketstore.rules.files import FileFinding, FileProblem, in_order
 from rocketstore.rules.findings import DANGLING_HINT
 from rocketstore.scan.queue_search import last_up_to
-from rocketstore.storage.files.disk import Disk
+from rocketstore.storage.files.disk import Disk, real_path
 from rocketstore.storage.files.mapped_file import MappedFile, MappedFiles
 from rocketstore.storage.files.pread_files import LogFile, listed_files
 from rocketstore.storage.files.whole_file import grow_file, holds_data
@@ -41,10 +41,9 @@ def refuse_one_file(files: Iterable[LogFile], inodes: dict[int, Path]) -> None:
 
 def refuse_dangling(findings: Iterable[FileFinding[Path]]) -> None:
     """Raise where a link leads to no file: the next message would take its place."""
-    for path, problem, expected, found in findings:
-        if problem is FileProblem.DANGLING_LINK:
-            what = f"{path}: expected {expected}, found {found}"
-            raise StoreDamagedError(what, hint=DANGLING_HINT)
+    for path in (one.path for one in findings if one.problem is FileProblem.DANGLING_LINK):
+        what = f"{path} is a link to {real_path(path)}, which is not there"
+        raise StoreDamagedError(what, hint=DANGLING_HINT)
 
 
 class MappedFileQueue:
