@@ -346,3 +346,18 @@ def test_a_copy_of_a_file_in_another_directory_hides_nothing_of_it(place, at, si
     assert [path.stat().st_size for path in kept] == [size]
     with opened(place) as store:
         assert found(store) == set(range(COUNT))
+
+
+def test_an_empty_store_begins_where_what_the_error_names_was_moved_away(tmp_path):
+    root, config = tmp_path / "root", settings(tmp_path, "root/commitlog")
+    with opened(tmp_path, "root/commitlog") as store:
+        put(store, 0, 3)
+    shutil.rmtree(root / "commitlog")
+    with pytest.raises(StoreError, match=r"to begin an empty store, move .* away") as lost:
+        opened(tmp_path, "root/commitlog")
+    for path in list(root.iterdir()):
+        if path.name in lost.value.hint.rpartition("move ")[2]:
+            path.rename(tmp_path / path.name)
+    with opened(tmp_path, "root/commitlog") as store:
+        put(store, 3, 1)
+    assert not verify_store(root, config, now_ms=NOW_MS).is_damaged

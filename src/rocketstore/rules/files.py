@@ -52,7 +52,7 @@ def lost_log(
     4.9 deletes every queue then, and consumers' offsets point far beyond.
     """
     hint = "mount the disk of its log, or bring the files back: queues can be made again, not a log"
-    hint += "; to begin an empty store, move consumequeue and known-ends away"
+    hint += "; to begin an empty store, move consumequeue, index and known-ends away"
     return error(f"{place} had messages, and has no CommitLog file{said}", hint=hint)
 
 
