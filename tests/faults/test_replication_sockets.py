@@ -228,6 +228,25 @@ def test_a_stranger_at_the_port_is_sent_away_and_slaves_are_served(root, said):
         wait_until(lambda: not master.replication.followers)
 
 
+def test_a_slave_of_4_9_that_was_ahead_is_refused_when_the_master_has_got_there(root):
+    # It asks for the end of its log, whatever lies before that, and would go on there.
+    with open_master(root) as master:
+        put_many(master, 10)
+        end = master.max_physical_offset + 1000
+
+        def answers(number):
+            with socket.create_connection(master.replication.address, PATIENCE_S) as slave:
+                slave.sendall(number.to_bytes(8, "big"))
+                return slave.recv(1)
+
+        assert answers(end) == b""
+        put_many(master, 50)
+        assert master.max_physical_offset > end
+        assert answers(end) == b""
+        assert answers(end - 1) == b"\0"
+        assert answers(0) == b"\0"  # with an empty log it is served
+
+
 def test_more_connections_than_there_may_be_are_closed_at_once(root, monkeypatch):
     monkeypatch.setattr("rocketstore.replication.master.MOST_CONNECTIONS", 3)
     with open_master(root) as master, contextlib.ExitStack() as stack:

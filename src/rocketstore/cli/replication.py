@@ -133,5 +133,4 @@ def _follow(store: Path, config: StoreConfig, stop: StopSignal, *, renew: bool) 
 
 def _served(settings: StoreSettings, **ours: Any) -> StoreConfig:
     """Return the settings of a store that is served."""
-    loaded = settings.load_with_origins()
-    return msgspec.structs.replace(with_retention(loaded), **ours)
+    return msgspec.structs.replace(with_retention(settings.load_with_origins()), **ours)

@@ -59,6 +59,7 @@ class _Connection:
             master.limits,
             welcome=master.welcome,
             on_acknowledged=master.acknowledged.tell,
+            ahead=master.ahead.setdefault(host, []),
             now_ms=monotonic_ms(),
         )
         self.thread = ServiceThread(
@@ -88,6 +89,7 @@ class MasterService(Service):
         self._tls = tls_context(config, is_master=True)
         self._connections: list[_Connection] = []  # several threads change it, each by one call
         self.acknowledged = Changes()
+        self.ahead: dict[str, list[int]] = {}
         self._listener: socket.socket | None = None
         self._accepting = ServiceThread("rocketstore-master", self._accept, wake=self._hang_up)
         self.address = ("", 0)
@@ -245,6 +247,4 @@ class MasterService(Service):
             connection.link.bell.ring()
         stopping = self._accepting.stopping
         self.acknowledged.wait_for(lambda: stopping.is_set() or is_replicated(), timeout_s)
-        if is_replicated():
-            return PutMessageStatus.PUT_OK
-        return PutMessageStatus.FLUSH_SLAVE_TIMEOUT
+        return PutMessageStatus.PUT_OK if is_replicated() else PutMessageStatus.FLUSH_SLAVE_TIMEOUT

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import KW_ONLY, InitVar, dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from rocketstore.replication.protocol import (
@@ -47,7 +47,8 @@ class MasterSession:
     """One slave; `welcome` makes its greeting, `on_acknowledged` is called when it has more.
 
     `position` is where the next frame begins, -1 before a request; the slave has everything before
-    `acknowledged`, -1 unless it said so. `identity` is how a slave of ours names itself.
+    `acknowledged`, -1 unless it said so. `identity` is how a slave of ours names itself. `ahead` is
+    kept for the next session of its host: where a slave ended that was ahead.
     """
 
     _log: ReplicatedLog
@@ -55,6 +56,7 @@ class MasterSession:
     _: KW_ONLY
     welcome: Callable[[], Welcome]
     on_acknowledged: Callable[[], None] = lambda: None
+    ahead: list[int] = field(default_factory=list)
     now_ms: InitVar[int]
 
     def __post_init__(self, now_ms: int) -> None:
@@ -100,15 +102,15 @@ class MasterSession:
         is_of_4_9 = self._wants is _Wants.REQUEST
         if number == 0 and is_of_4_9:
             number = end - end % self._log.file_size
-            self.position = number
         elif number > end:
+            self.ahead[:] = [number]
             raise PeerError(Trouble.AHEAD, f"it asks for {number}, the log here ends at {end}")
+        elif is_of_4_9 and number in self.ahead:  # it cannot compare its bytes with those here
+            raise PeerError(Trouble.DIVERGED, f"it ended at {number} when the log here did not")
         elif number < 0:
             raise PeerError(Trouble.PROTOCOL, f"it asks for the physical offset {number}")
         elif number < begin:
-            raise PeerError(
-                Trouble.TOO_OLD, f"it asks for {number}, the log here begins at {begin}"
-            )
+            raise PeerError(Trouble.TOO_OLD, f"it asks for {number}, the log begins at {begin}")
         elif is_of_4_9:
             self.acknowledged = number
         self.position = number

@@ -77,8 +77,7 @@ class SlaveSession:
         self.master_end = -1
 
     def _intake_at(self, end: int) -> Intake:
-        log, longest = self._log, self._limits.longest_record_bytes
-        return Intake(end, log.file_size, longest, log.append)
+        return Intake(end, self._log.file_size, self._limits.longest_record_bytes, self._log.append)
 
     # --- what comes -----------------------------------------------------------------------------
 
