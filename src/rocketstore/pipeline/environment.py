@@ -254,10 +254,7 @@ def plain_errors() -> Iterator[None]:
 
 
 class WorkerErrors:
-    """The stderr of a worker, without the daemon's messages about a pipe that is not read any more.
-
-    After a ``limit`` Spark closes it on purpose, and shows a traceback for each worker.
-    """
+    """The stderr of a worker, without tracebacks of pipes that Spark closes, as after a ``limit``."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

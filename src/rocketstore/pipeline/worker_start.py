@@ -8,7 +8,10 @@ and compiled. What starts no thread is imported before workers are forked.
 import importlib
 import sys
 
+from rocketstore.pipeline.environment import WorkerErrors
+
 if __name__ == "__main__":
+    sys.stderr = WorkerErrors(sys.stderr)  # of workers that run nothing of this package too
     places = {one: one.partition("/pyspark/python/lib/") for one in sys.path}
     sys.path[:] = [one for one, at in places.items() if not at[1] or at[0] not in places]
     for name in (sys.argv[1], "rocketstore.scan.scanner"):

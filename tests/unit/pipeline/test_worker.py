@@ -117,6 +117,19 @@ def test_the_errors_of_any_other_process_are_left_alone():
     assert sys.stderr is before
 
 
+def test_nor_is_it_one_in_a_worker_of_a_session_that_runs_no_code_of_this_package(tmp_path):
+    raised = [f"compile({DAEMON!r}, '/spark/pyspark/daemon.py', 'exec')", "BrokenPipeError(32)"]
+    program = f"import traceback\nexec({raised[0]})\nmanager({raised[1]})\nraise SystemExit('end')"
+    (tmp_path / "someones_worker.py").write_text(program)
+    daemon = environment.LOCAL_SETTINGS["spark.python.daemon.module"]
+    ended = subprocess.run(
+        [sys.executable, "-m", daemon, "someones_worker"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert ended.stderr == "end\n"
+
+
 def test_the_daemon_of_a_session_imports_compiled_files_and_no_zip_of_them():
     zips = sorted(Path(pyspark.__file__).parent.glob("python/lib/*.zip"))
     daemon = environment.LOCAL_SETTINGS["spark.python.daemon.module"]
