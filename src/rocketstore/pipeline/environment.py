@@ -254,7 +254,7 @@ def plain_errors() -> Iterator[None]:
 
 
 class WorkerErrors:
-    """The stderr of a worker, without tracebacks of pipes that Spark closes, as after a ``limit``."""
+    """The stderr of a worker, without tracebacks of pipes that Spark closes, as after ``limit``."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
