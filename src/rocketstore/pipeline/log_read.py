@@ -28,7 +28,7 @@ from rocketstore.places.queue_files import NEIGHBOURS, QueueFiles, ScanNeeded
 from rocketstore.scan import kernels
 from rocketstore.scan.arrow import to_arrow
 from rocketstore.scan.columns import Column, RecordColumns, new_columns
-from rocketstore.scan.scanner import Damage, DamageReason, ScanBatch, scan_window
+from rocketstore.scan.scanner import Damage, DamageReason, ScanBatch
 from rocketstore.units import ByteRange, KiB, MiB, QueueKey
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def read_split(
         # What begins in zeros that nothing follows begins before them.
         if task.start <= stop:
             seen["resyncs"] += task.start > 0
-            for batch in scanned(task._replace(data_stop=stop), file):
+            for batch in task._replace(data_stop=stop).scanned(file):
                 seen["resyncs"] += len(batch.run_starts)
                 found = damage_of(task, batch)
                 if segment.is_last and task.store.is_open and not or_torn:
@@ -97,14 +97,6 @@ def read_split(
         evidence = f"the file has {segment.size} of {segment.file_size} bytes"
         found = [Damage(extent, DamageReason.TRUNCATED, evidence)]
         yield RecordColumns(np.empty(0, dtype=np.uint8), new_columns(0), 0), found
-
-
-def scanned(task: SplitTask, file: OpenFile, **asked: Any) -> Iterator[ScanBatch]:
-    """Yield what starts in a task's range; `asked` are more keywords of ``scan_window``."""
-    segment = task.segment
-    sizes = {"base": segment.base, "size": segment.size, "file_size": segment.file_size}
-    place = {"start": task.start, "stop": task.stop, "data_stop": task.data_stop}
-    return scan_window(file, **{**sizes, **place, **asked})
 
 
 def damage_of(task: SplitTask, batch: ScanBatch) -> list[Damage]:

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rocketstore.pipeline.options import ReadOptions
+    from rocketstore.places.files import OpenFile
     from rocketstore.places.stores import StorePlace
+    from rocketstore.scan.scanner import ScanBatch
 
 _log = get_logger(__name__)
 
@@ -84,6 +86,15 @@ class SplitTask(NamedTuple):
         """Bytes to read."""
         return self.stop - self.start
 
+    def scanned(self, file: OpenFile, **asked: Any) -> Iterator[ScanBatch]:
+        """Yield what starts in the range; `asked` are more keywords of ``scan_window``."""
+        from rocketstore.scan.scanner import scan_window  # noqa: PLC0415 - hardly any plan needs it
+
+        one = self.segment
+        sizes = {"base": one.base, "size": one.size, "file_size": one.file_size}
+        place = {"start": self.start, "stop": self.stop, "data_stop": self.data_stop}
+        return scan_window(file, **{**sizes, **place, **asked})
+
 
 def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
     """Return the tasks of a read, each a row of byte ranges; with `failOnDataLoss` none is lost."""
@@ -104,15 +115,12 @@ def plan_log(options: ReadOptions) -> list[tuple[SplitTask, ...]]:
 
 def _topics_in(ranges: Sequence[SplitTask]) -> set[str]:
     """Return the topics of records in some short ranges that no queue has entries for yet."""
-    from rocketstore.scan.arrow import to_arrow  # noqa: PLC0415 - hardly any plan needs it
-    from rocketstore.scan.scanner import scan_window  # noqa: PLC0415 - as above
+    from rocketstore.scan.arrow import to_arrow  # noqa: PLC0415 - as above
 
     found: set[str] = set()
     for one in ranges:
-        sizes: Any = {"base": one.segment.base, "size": one.segment.size}
-        sizes |= {"file_size": one.segment.file_size, "data_stop": one.data_stop}
         with opened(one.store.location, one.segment.path) as file:
-            for batch in scan_window(file, start=one.start, stop=one.stop, **sizes):
+            for batch in one.scanned(file):
                 found.update(to_arrow(batch.columns, ["topic"]).column(0).to_pylist())
     return found
 
@@ -274,7 +282,7 @@ def last_dispatched(store: StorePlace, segment: Segment, stop: int) -> int | Non
     Entries are made in the log's order, so one that has it vouches for all before it. Looked at are
     the last one, and ever fewer of those before it.
     """
-    from rocketstore.scan.scanner import scan_window  # noqa: PLC0415 - as below
+    from rocketstore.scan.scanner import scan_window  # noqa: PLC0415 - as above
 
     with opened(store.location, segment.path) as file:
         end = file.data_stop(min(stop - segment.base, segment.size))

@@ -15,8 +15,8 @@ from rocketstore import Message, MessageStore, PutMessageStatus, verify_store
 from rocketstore.config import StoreConfig
 from rocketstore.errors import ConfigError, StoreError
 from rocketstore.format.file_name import file_name
-from rocketstore.pipeline import log_read
 from rocketstore.pipeline.jobs.audit import audit_job, audit_plan, audit_work
+from rocketstore.pipeline.planning import SplitTask
 from rocketstore.places import files as place_files
 from rocketstore.places import log_verdict, queue_files
 from rocketstore.places.files import ArrowFiles
@@ -324,8 +324,8 @@ def tasks_of(root, split_bytes):
 
 def rows_of_parts(root, block_records, monkeypatch):
     """Return what tasks say of queues of a log that is compared so many records at a time."""
-    scanned = functools.partial(log_read.scanned, batch_records=block_records)
-    monkeypatch.setattr(audit_plan.log_read, "scanned", scanned)
+    scanned = functools.partialmethod(SplitTask.scanned, batch_records=block_records)
+    monkeypatch.setattr(SplitTask, "scanned", scanned)
     monkeypatch.setattr(audit_work, "BLOCK_RECORDS", block_records)
     tasks = tasks_of(root, 256 * MiB)
     rows = audit_work.rows_of(batch for task in tasks for batch in audit_work.read_task(task))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from rocketstore.errors import StoreError
 from rocketstore.format.record import BLANK_MAGIC
 from rocketstore.native.decode import decode
-from rocketstore.pipeline.log_read import Losses, scanned
+from rocketstore.pipeline.log_read import Losses
 from rocketstore.pipeline.planning import SplitTask, in_time
 from rocketstore.pipeline.streaming.stream_options import BatchLimits, Place, ranges_of
 from rocketstore.places.files import opened, read_part, stored_stop
@@ -269,7 +269,7 @@ class LiveLog:
         split = SplitTask(self.store, segment, start - segment.base, end, data_stop=end)
         with opened(self.store.location, segment.path) as file:
             # Looks begin at a record that was checked.
-            yield from scanned(split, file, lookback_bytes=4096)
+            yield from split.scanned(file, lookback_bytes=4096)
 
     def scan(self, start: int, stop: int) -> Iterator[RecordColumns]:
         """Yield the intact records that start in a stretch of the log."""

@@ -27,7 +27,7 @@ from rocketstore.format.file_name import BATCH_CONSUME_QUEUE_DIRECTORY
 from rocketstore.pipeline import queues
 from rocketstore.pipeline.columns import check_schema
 from rocketstore.pipeline.environment import plain_errors
-from rocketstore.pipeline.log_read import Losses, damage_of, passed_over, report_skipped, scanned
+from rocketstore.pipeline.log_read import Losses, damage_of, passed_over, report_skipped
 from rocketstore.pipeline.option_table import BY_TIME
 from rocketstore.pipeline.options import (
     EARLIEST,
@@ -377,7 +377,7 @@ def _records(
 
     is_gone = True
     with passing_over_deleted(), opened(task.store.location, segment.path) as file:
-        for batch in scanned(task, file):
+        for batch in task.scanned(file):
             damaged += [passed_over(task, one, options) for one in damage_of(task, batch)]
             zeros_at, stop = batch.unwritten_at, segment.base + task.stop
             if segment.is_last and zeros_at is not None and zeros_at < stop:

@@ -47,7 +47,7 @@ from rocketstore.pipeline.jobs.archive.archive_table import (
 )
 from rocketstore.pipeline.jobs.execution import map_tasks, plain_failure, row_batch
 from rocketstore.pipeline.jobs.publishing import plain_write_errors, refuse_inside_store
-from rocketstore.pipeline.log_read import damage_of, scanned
+from rocketstore.pipeline.log_read import damage_of
 from rocketstore.pipeline.planning import SplitTask, tasks_of
 from rocketstore.pipeline.projection import record_batches
 from rocketstore.pipeline.queues import job_options, named_stores
@@ -287,7 +287,7 @@ def _end_in(store: StorePlace, segment: Segment) -> tuple[int, LastRecord | None
         stop = min(file.data_stop(segment.size), segment.size, segment.file_size)
         # Some megabytes before the zeros, not the file.
         tail = SplitTask(store, segment, max(0, stop - LOOKBACK_BYTES), stop, data_stop=stop)
-        for batch in scanned(tail, file) if stop else ():
+        for batch in tail.scanned(file) if stop else ():
             end, columns = batch.end_of_data, batch.columns
             if len(columns):
                 last = int(columns.physical_offset[-1]), int(columns.size[-1])
@@ -353,8 +353,8 @@ def archive_task(task: ArchiveTask) -> Iterator[pa.RecordBatch]:
                     base = part.segment.base
                     written.add_bytes(file, known, base + part.start, base + part.stop, kind)
                     continue
-                for batch in scanned(
-                    known, file, batch_records=WINDOW_ROWS, window_bytes=WINDOW_BYTES
+                for batch in known.scanned(
+                    file, batch_records=WINDOW_ROWS, window_bytes=WINDOW_BYTES
                 ):
                     written.add_records(batch.columns)
                     for at, size in batch.blanks:

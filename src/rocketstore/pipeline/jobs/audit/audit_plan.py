@@ -15,7 +15,6 @@ from rocketstore.format.index_file import (
     is_index_file_name,
     used_item_count,
 )
-from rocketstore.pipeline import log_read
 from rocketstore.pipeline.planning import SplitTask, split_bytes, tasks_of
 from rocketstore.places.files import OpenFile, StoreFile, opened, passing_over_deleted
 from rocketstore.places.log_files import Segment, SegmentState
@@ -73,7 +72,7 @@ def scanned(part: SplitTask) -> Iterator[ScanBatch]:
     with opened(part.store.location, segment.path) as file:
         stop = min(segment.size, file.data_stop(segment.size)) if stop is None else stop
         whole = part._replace(segment=segment._replace(size=segment.file_size), data_stop=stop)
-        yield from log_read.scanned(whole, file)
+        yield from whole.scanned(file)
 
 
 # --- tasks --------------------------------------------------------------------------------------
