@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    Batches = Iterator[pa.RecordBatch]
+
 _BATCH: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w+Error): (.+)", re.MULTILINE)
 _LAST_LINES: Final = re.compile(r"^[ \t].*\n((?:\w+\.)*\w+: .+)", re.MULTILINE)
@@ -32,9 +34,8 @@ _LAST_LINES: Final = re.compile(r"^[ \t].*\n((?:\w+\.)*\w+: .+)", re.MULTILINE)
 
 
 def map_tasks(
-    spark: SparkSession, tasks: Sequence[Any], work: Callable[[Any], Iterator[pa.RecordBatch]],
-    schema: str,
-) -> DataFrame:  # fmt: skip
+    spark: SparkSession, tasks: Sequence[Any], work: Callable[[Any], Batches], schema: str
+) -> DataFrame:
     """Return what `work` yields of every task as a DataFrame; nothing runs before it is used.
 
     `work` is a module-level function of this package, run on workers. It may run twice for one task
@@ -42,7 +43,7 @@ def map_tasks(
     reaches the caller of an action in its own words within `plain_failure`.
     """
 
-    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def apply(batches: Batches) -> Batches:
         for pickled in (one for batch in batches for one in batch.column("task")):
             task = pickle.loads(pickled.as_py())  # noqa: S301 - this package's own driver wrote it
             yield from work(task)
@@ -50,14 +51,11 @@ def map_tasks(
     return map_batches(task_rows(spark, tasks), apply, schema)
 
 
-def map_batches(
-    frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
-    schema: str,
-) -> DataFrame:  # fmt: skip
+def map_batches(frame: DataFrame, work: Callable[[Batches], Batches], schema: str) -> DataFrame:
     """Return what `work` makes of the rows of each partition, in their order; see `map_tasks`."""
     columns = arrow_schema(schema)
 
-    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def apply(batches: Batches) -> Batches:
         with plain_errors():
             # Spark interprets a batch by the schema, whatever the batch's own types are.
             yield from (rows.cast(columns) for rows in work(batches))
