@@ -32,8 +32,13 @@ NEXT: Final = {
     "broker.replaced": "if it comes again and again, two brokers have this name: rename one",
     "broker.silent": "clients are not sent there any more; see whether that broker runs",
     "consume.offset_moved": "the group goes on at next_offset; if too old, raise fileReservedTime",
+    "consumer_offsets.not_saved": "what was consumed since the last save is consumed again",
     "consumer_offsets.set_back": "nothing is to be done: the group goes on with what the log has",
+    "delay.not_saved": "the next start finds in the log what was delivered",
+    "delay.offsets_lost": "the log itself says what was delivered",
+    "delay.offsets_of_another_log": "the log itself says what was delivered",
     "descriptors.short": "raise the limit of open files (ulimit -n); until then puts are slower",
+    "disk.full": "puts are refused until there is room",
     "dispatch.behind_retention": "what was deleted is in no queue; raise fileReservedTime",
     "dispatch.gap": "gets step over it: `rocketstore store verify` lists what is missing",
     "dispatch.no_extra_queues": "only its first queue has it; mend the program that puts it",
@@ -65,17 +70,21 @@ NEXT: Final = {
     "retention.nothing_to_delete": "make room, or lower fileReservedTime, before the disk is full",
     "scrub.map_unreadable": "nothing is to be done: damage is looked for again",
     "scrub.map_unwritten": "tried again at the next file; see how full the disk is",
+    "sink.batch_known": "not put again",
     "sink.sweep_failed": "`rocketstore pipeline sweep` removes what is left",
     "spark.environment": "more columns are read than a query needs; report this Spark's version",
     "store.abort_stays": "nothing is to be done: the next opening checks more of the store",
+    "store.close_incomplete": "the next open makes the rest",
     "store.newer_part": "it can only be read; a broker of 5.x writes to it",
     "stream.damage": "it goes on with what the log has; to mend it: `rocketstore queue rebuild`",
     "stream.fillers": "nothing is to be done: the loss was told when the queue was repaired",
     "stream.loss": 'to end at a loss: option("failOnDataLoss", "true")',
     "table.broken": "move a directory, pipe or link away; a file is replaced by the next change",
     "transaction.discarded": "it is in TRANS_CHECK_MAX_TIME_TOPIC; see why no producer answers",
+    "transaction.not_read": "tried again when a transaction is begun or ended",
+    "transaction.not_settled": "the next open settles it, by reading the log",
 }
-"""What happens next, or what to do, of each warning that does not say it itself."""
+"""What happens next, or what to do, of each line of trouble that does not say it."""
 
 
 class EventLogger(logging.LoggerAdapter[logging.Logger]):

@@ -99,12 +99,13 @@ def test_a_warning_and_an_error_of_the_log_say_what_happens_next_or_what_to_do(l
         for place, event, fields in lines
         if not {"next", "hint", "exc_info"} & fields and event not in NEXT
     ]
-    assert not silent, "say it by `next` or `hint`, or, of a warning, in `events.NEXT`"
+    assert not silent, "say it by `next` or `hint`, or in `events.NEXT`"
     assert len(lines) > 10
 
 
-def test_what_is_said_of_warnings_is_of_warnings_that_there_are():
-    quiet = {event for _, event, fields in logged("warning") if not {"next", "hint"} & fields}
+def test_what_is_said_of_warnings_and_errors_is_of_those_that_there_are():
+    lines = logged("warning") + logged("error")
+    quiet = {event for _, event, fields in lines if not {"next", "hint", "exc_info"} & fields}
     assert quiet == NEXT.keys()
 
 

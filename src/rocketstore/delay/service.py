@@ -66,10 +66,7 @@ class DelayService(Service):
                 self._store.flush()
                 self._save(state, self._store.appended_physical_offset)
         except (FlushFailedError, StoreError, OSError) as error:
-            _log.error(
-                "delay.not_saved", path=str(self._table.path), error=str(error),
-                next="the next start finds in the log what was delivered",
-            )  # fmt: skip
+            _log.error("delay.not_saved", path=str(self._table.path), error=str(error))
 
     def turn(self) -> float:
         """Deliver what is due and save what is to be saved; return the seconds until the next."""

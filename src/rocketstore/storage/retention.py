@@ -139,10 +139,7 @@ class Retention:
         limit = self.config.disk_space_warning_level_ratio
         if ratio is not None and ratio > limit:
             if self.flags.set(flag, f"disk of the {what} is {ratio:.0%} full, limit {limit:.0%}"):
-                _log.error(
-                    "disk.full", what=what, used_ratio=ratio, limit_ratio=limit,
-                    next="puts are refused until there is room",
-                )  # fmt: skip
+                _log.error("disk.full", what=what, used_ratio=ratio, limit_ratio=limit)
         elif self.flags.clear(flag):
             _log.info("disk.has_room", what=what, used_ratio=ratio, limit_ratio=limit)
 

@@ -255,9 +255,7 @@ class StoreWorkers:
                 last.give_back()
         except (RocketStoreError, OSError) as error:
             # Queues and index can be built again; the next open does so.
-            _log.error(
-                "store.close_incomplete", error=str(error), next="the next open makes the rest"
-            )
+            _log.error("store.close_incomplete", error=str(error))
             return False
         return is_durable and is_all
 

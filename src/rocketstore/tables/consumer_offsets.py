@@ -169,10 +169,7 @@ class ConsumerOffsetTable(Service):
         try:
             self.save()
         except StoreError as error:
-            _log.error(
-                "consumer_offsets.not_saved", path=str(self.path), error=str(error),
-                next="what was consumed since the last save is consumed again",
-            )  # fmt: skip
+            _log.error("consumer_offsets.not_saved", path=str(self.path), error=str(error))
 
     def _table_of(self, topic: str) -> dict[str, dict[int, int]]:
         return self._in_memory if self._kinds.is_in_memory(topic) else self._offsets()

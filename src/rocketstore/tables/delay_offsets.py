@@ -49,19 +49,15 @@ class DelayOffsetTable:
         try:
             table = read_with_backup(self.path, _decoded)
         except FormatError as error:
-            _log.error(
-                "delay.offsets_lost", path=str(self.path), error=str(error),
-                next="the log itself says what was delivered",
-            )  # fmt: skip
+            _log.error("delay.offsets_lost", path=str(self.path), error=str(error))
             table = None
         if table is None:
             return DelayOffsets()
         agreed = agreed_end(self._layout, table.log_marks or [])
         if agreed is not None:
             _log.warning(
-                "delay.offsets_of_another_log", path=str(self.path), agreed_physical_offset=agreed,
-                next="the log itself says what was delivered",
-            )  # fmt: skip
+                "delay.offsets_of_another_log", path=str(self.path), agreed_physical_offset=agreed
+            )
             return DelayOffsets()
         return msgspec.structs.replace(table, log_marks=None)
 

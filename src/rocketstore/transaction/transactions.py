@@ -398,10 +398,8 @@ class Transactions(Service):
             _ = self.ledger
             self._pay()
         except RocketStoreError as error:  # the caller that ends a transaction gets it
-            _log.error(
-                "transaction.not_read", root=str(self._store.layout.root), error=str(error),
-                next="tried again when a transaction is begun or ended",
-            )  # fmt: skip
+            root = str(self._store.layout.root)
+            _log.error("transaction.not_read", root=root, error=str(error))
 
     def stop(self) -> None:
         """Put the op messages that are owed, and set the offsets."""
@@ -410,10 +408,7 @@ class Transactions(Service):
         try:
             self.save_offsets()
         except (RocketStoreError, OSError) as error:
-            _log.error(
-                "transaction.not_settled", owed=len(self._owed), error=str(error),
-                next="the next open settles it, by reading the log",
-            )  # fmt: skip
+            _log.error("transaction.not_settled", owed=len(self._owed), error=str(error))
 
     # --- parts ----------------------------------------------------------------------------------
 

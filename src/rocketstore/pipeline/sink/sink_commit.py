@@ -138,9 +138,7 @@ def _is_known(options: SinkOptions, batch_id: int | None) -> bool:
         )
     if not is_among(ledger, batch_id):
         return False
-    _log.warning(
-        "sink.batch_known", sink_id=options.sink_id, batch_id=batch_id, next="not put again"
-    )
+    _log.warning("sink.batch_known", sink_id=options.sink_id, batch_id=batch_id)
     return True
 
 
