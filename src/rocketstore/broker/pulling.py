@@ -147,11 +147,13 @@ class Pulling(Part):
         Source: PullMessageProcessor.generateOffsetMovedEvent.
         """
         queue = MessageQueue(self._settings.broker_name, header.queue_id, header.topic)
-        event = {
-            "consumerGroup": header.consumer_group, "messageQueue": queue, "offsetNew": offset,
-            "offsetRequest": header.queue_offset,
-        }  # fmt: skip
         group = header.consumer_group
+        event = {
+            "consumerGroup": group,
+            "messageQueue": queue,
+            "offsetNew": offset,
+            "offsetRequest": header.queue_offset,
+        }
         message = Message(
             topic=OFFSET_MOVED_TOPIC, body=encode_body(event), tags=group, keys=group,
             properties={DELAY: "0"}, born_host=self._store.config.store_host, wait_flush=False,
@@ -199,10 +201,8 @@ class Pulling(Part):
     def _subscription(self, header: PullHeader, *, broadcasts: bool) -> Subscription:
         """Return what a pull wants: it says so itself, or its group's heartbeats did."""
         if header.sys_flag & SUBSCRIBES:
-            return Subscription(
-                header.topic, header.subscription or "*", header.sub_version,
-                header.expression_type,
-            )  # fmt: skip
+            tags = header.subscription or "*"
+            return Subscription(header.topic, tags, header.sub_version, header.expression_type)
         group = self._clients.consumers.get(header.consumer_group)
         if group is None:
             remark = f"the consumer's group info not exist{SEE}"

@@ -133,9 +133,8 @@ class Sending(Part):
         self._transactions: Transactions = self._store.attached["transactions"]
         self._cluster = f"CLUSTER\1{settings.broker_cluster_name}".encode()
         self._next_cluster = b"\2" + self._cluster
-        self._always = {
-            "MSG_REGION": settings.region_id, "TRACE_ON": str(settings.trace_on).lower(),
-        }  # fmt: skip
+        traced = str(settings.trace_on).lower()
+        self._always = {"MSG_REGION": settings.region_id, "TRACE_ON": traced}
 
     def rows(self) -> list[Row]:
         """Return what is served."""
@@ -289,9 +288,11 @@ class Sending(Part):
             return self._stored(queue_id, result, call)
         is_new = self._topics.is_made
         self._loop.when_safe(
-            call, result, lambda safe: self._stored(queue_id, safe, call),
+            call,
+            result,
+            lambda safe: self._stored(queue_id, safe, call),
             lambda answer: self._answer_late(call, answer, is_new=is_new),
-        )  # fmt: skip
+        )
         return LATER
 
     def _answer_late(self, call: Call, answer: Command, *, is_new: bool) -> Later:
@@ -305,13 +306,8 @@ class Sending(Part):
         if code is None:
             return refusal(not_stored(result, self._store), call)
         # Compatible: the queue of a delayed message is its own, the offset that in its level's.
-        return reply(
-            code,
-            fields={
-                "msgId": result.message_id, "queueId": str(queue_id),
-                "queueOffset": str(result.queue_offset), **self._always,
-            },
-        )  # fmt: skip
+        place = {"queueId": str(queue_id), "queueOffset": str(result.queue_offset)}
+        return reply(code, fields={"msgId": result.message_id, **place, **self._always})
 
     def _put_single(
         self, header: AnySend, call: Call, topic: str, queue_id: int, sys_flag: int, block: bytes

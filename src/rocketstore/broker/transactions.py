@@ -92,10 +92,10 @@ class TransactionEnds(Part):
 
     def _ended(self, header: EndHeader) -> Command:
         is_commit = header.commit_or_rollback == TRANSACTION_COMMIT
+        half = header.tran_state_table_offset, header.commit_log_offset
         result: EndResult = self._store.end_transaction(
-            header.producer_group, header.tran_state_table_offset, header.commit_log_offset,
-            commits=is_commit,
-        )  # fmt: skip
+            header.producer_group, *half, commits=is_commit
+        )
         if (remark := _REMARKS.get(result.status)) is not None:
             raise Refused(ResponseCode.SYSTEM_ERROR, remark)
         if result.status is EndStatus.NOT_STORED and result.put is not None:

@@ -71,8 +71,6 @@ def _path(store: Path | None, loaded: LoadedConfig) -> Path:
     if store is not None:
         return store
     if loaded.config.store_path_root_dir is None:
-        raise ConfigError(
-            "a broker needs a store", key="storePathRootDir",
-            hint="name its directory, or set storePathRootDir",
-        )  # fmt: skip
+        hint = "name its directory, or set storePathRootDir"
+        raise ConfigError("a broker needs a store", key="storePathRootDir", hint=hint)
     return Path(loaded.config.store_path_root_dir)

@@ -138,9 +138,13 @@ class LogScan:
                 if self._is_live and not is_second_look:
                     begin, end = (at - file.base for at in one.range)
                     rows += self._rows_of(
-                        file, begin, end, is_last=is_last, damage_only=damage_only,
+                        file,
+                        begin,
+                        end,
+                        is_last=is_last,
+                        damage_only=damage_only,
                         is_second_look=True,
-                    )  # fmt: skip
+                    )
                 else:
                     rows.append(_damage_row(one.range, file.path, one.reason.value, one.evidence))
             yield from sorted(rows, key=_offset_of)

@@ -28,11 +28,12 @@ app = App(name="queue")
 def list_queues(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) -> int:
     """Print every queue with its minimum and maximum offset, or why it cannot be read."""
     with options.open(store) as reader:
-        return print_found(
-            reader, reader.queues(),
-            lambda *key: (reader.min_offset(*key), reader.max_offset(*key)),
-            options.output, ("topic", "queueId", "minOffset", "maxOffset"),
-        )  # fmt: skip
+
+        def ends(*key: Any) -> tuple[int, int]:
+            return reader.min_offset(*key), reader.max_offset(*key)
+
+        columns = ("topic", "queueId", "minOffset", "maxOffset")
+        return print_found(reader, reader.queues(), ends, options.output, columns)
 
 
 @app.command

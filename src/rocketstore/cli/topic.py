@@ -15,8 +15,10 @@ def list_topics(store: StoreArgument, /, *, options: CommandOptions = DEFAULTS) 
     """Print every topic with its number of queues and of messages that can be read."""
     with options.open(store) as reader:
         queues = {topic: [*keys] for topic, keys in groupby(reader.queues(), lambda key: key.topic)}
-        return print_found(
-            reader, [(topic, len(keys)) for topic, keys in queues.items()],
-            lambda topic, _count: (sum(reader.message_count(*key) for key in queues[topic]),),
-            options.output, ("topic", "queues", "messages"),
-        )  # fmt: skip
+
+        def count(topic: str, _queue_count: int) -> tuple[int]:
+            return (sum(reader.message_count(*key) for key in queues[topic]),)
+
+        rows = [(topic, len(keys)) for topic, keys in queues.items()]
+        columns = ("topic", "queues", "messages")
+        return print_found(reader, rows, count, options.output, columns)

@@ -158,11 +158,9 @@ def unknown_topics(stores: Sequence[StorePlace], options: ReadOptions) -> dict[s
 def refuse_unknown(stores: Sequence[StorePlace], topics: Mapping[str, str]) -> None:
     """Raise where topics are asked for that no store has."""
     for name, near in topics.items():
-        raise ConfigError(
-            f"no topic {name} in {', '.join(one.location for one in stores)}",
-            key="subscribe", value=name,
-            hint=f'{near} To read what is there: option("failOnDataLoss", "false")',
-        )  # fmt: skip
+        what = f"no topic {name} in {', '.join(one.location for one in stores)}"
+        hint = f'{near} To read what is there: option("failOnDataLoss", "false")'
+        raise ConfigError(what, key="subscribe", value=name, hint=hint)
 
 
 def check_brokers(key: str, given: Iterable[QueuePlace | str | None], known: Iterable[str]) -> None:

@@ -96,10 +96,9 @@ def failure(error: BaseException, call: Call) -> Command:
         note_refused(call, str(error))
         return reply(ResponseCode.SYSTEM_ERROR, str(error))
     remark = f"{type(error).__name__}: {error}"
-    _log.error(
-        "request.failed", code=call.command.code, peer=call.peer.address, error=remark,
-        exc_info=None if isinstance(error, RocketStoreError) else error,
-    )  # fmt: skip
+    shown = None if isinstance(error, RocketStoreError) else error
+    code, peer = call.command.code, call.peer.address
+    _log.error("request.failed", code=code, peer=peer, error=remark, exc_info=shown)
     return reply(ResponseCode.SYSTEM_ERROR, remark)
 
 
@@ -171,8 +170,6 @@ def answered(header: Header | None = None, body: bytes = b"") -> Command:
 def reply_header(found: Command, header: type[AnyHeader]) -> AnyHeader:
     """Return the custom header of a reply that says success; any other is a `ResponseError`."""
     if found.code != ResponseCode.SUCCESS:
-        raise ResponseError(
-            f"answered with code {found.code}: {found.remark}", code=found.code,
-            remark=found.remark,
-        )  # fmt: skip
+        what = f"answered with code {found.code}: {found.remark}"
+        raise ResponseError(what, code=found.code, remark=found.remark)
     return decode_fields(found.fields, header)

@@ -48,9 +48,9 @@ class UnbackedKind(Enum):
         return self in {UnbackedKind.FILLER, UnbackedKind.LOST, UnbackedKind.KEPT}
 
 
-TAIL_KINDS: Final = frozenset(UnbackedKind) - {
-    UnbackedKind.EXPIRED, UnbackedKind.FILLER, UnbackedKind.LOST
-}  # fmt: skip
+TAIL_KINDS: Final = frozenset(
+    {UnbackedKind.STALE, UnbackedKind.KEPT, UnbackedKind.BEYOND, UnbackedKind.WRONG}
+)
 """What may stand at a queue's end without a record of this log; before the end it gets fillers."""
 
 GIVEN_KINDS: Final = frozenset({

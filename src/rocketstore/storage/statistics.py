@@ -254,10 +254,8 @@ class StoreStatistics(OfOneProcess):
         counts = [*self.put_time_histogram().values()]
         yield Histogram("rocketstore_put_seconds", text, counts, PUT_LIMITS_S)
         text, limits = "How long syncs of the CommitLog took.", [f"{s:.4f}" for s in SYNC_LIMITS_S]
-        yield Histogram(
-            "rocketstore_flush_seconds", text, self.syncs.counts, [*limits, "+Inf"],
-            self.syncs.total_s,
-        )  # fmt: skip
+        counts, total_s = self.syncs.counts, self.syncs.total_s
+        yield Histogram("rocketstore_flush_seconds", text, counts, [*limits, "+Inf"], total_s)
 
     def runtime_info(self) -> dict[str, object]:
         """Return what StoreStatsService.getRuntimeInfo tells, by its keys; 0 messages are 1."""

@@ -261,11 +261,9 @@ class ServiceThread:
         """Log what ended a turn: on a full disk no line at each, which would fill it too."""
         if not self._failing.is_due(error):
             return
-        is_known = isinstance(error, (OSError, RocketStoreError))
-        _log.error(
-            "service.failed", service=self.name, error=str(error), next="tried again",
-            exc_info=None if is_known else error,
-        )  # fmt: skip
+        shown = None if isinstance(error, (OSError, RocketStoreError)) else error
+        said, then = str(error), "tried again"
+        _log.error("service.failed", service=self.name, error=said, next=then, exc_info=shown)
 
 
 class Periodic(ServiceThread):

@@ -140,8 +140,8 @@ def read_ledger(
 
 def open_transactions(reader: Reader) -> Iterator[StoredMessage]:
     """Yield the half messages that have no end, oldest copy first; changes nothing."""
-    offsets = {(key.topic, group, key.queue_id): offset
-               for group, key, offset in read_offsets(reader.layout, reader).rows()}  # fmt: skip
+    rows = read_offsets(reader.layout, reader).rows()
+    offsets = {(key.topic, group, key.queue_id): offset for group, key, offset in rows}
     _, halves = read_ledger(reader, lambda *place: offsets.get(place))
     endings = endings_of(reader, halves)
     places = (half.physical_offset for half in halves if half.queue_offset not in endings)

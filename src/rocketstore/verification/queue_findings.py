@@ -25,9 +25,13 @@ def queue_findings(queue: QueueView, writer: LastWriter) -> Iterator[Finding]:
             records = counted(queue.record_count, "record")
             reason = f"{records} of a topic that cannot be a directory: {queue.key}"
             yield finding(
-                "queue-impossible", "consumequeue", reason, severity=Severity.WARNING,
-                action="nothing to do", queue=queue.key,
-            )  # fmt: skip
+                "queue-impossible",
+                "consumequeue",
+                reason,
+                severity=Severity.WARNING,
+                action="nothing to do",
+                queue=queue.key,
+            )
         return
     backed_stop, made_again = runs.stop_of(queue.backed), []
     for start, stop in runs.pairs(queue.truly_missing):

@@ -93,10 +93,8 @@ def checkpoint_findings(
             yield finding("checkpoint", name, reason, offset=8 * number)
         elif what == "physic_ms" and latest_ms and value > latest_ms:
             reason = f"{what}: messages are flushed up to {value}, the log's last is of {latest_ms}"
-            yield finding(
-                "checkpoint-ahead", name, reason, offset=8 * number,
-                expected=f"at most {latest_ms}", found=str(value),
-            )  # fmt: skip
+            at, most, found = 8 * number, f"at most {latest_ms}", str(value)
+            yield finding("checkpoint-ahead", name, reason, offset=at, expected=most, found=found)
 
 
 def table_findings(content_of: Callable[[str], Content]) -> Iterator[Finding]:

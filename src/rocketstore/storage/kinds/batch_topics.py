@@ -267,10 +267,9 @@ class BatchTopics(BatchQueues):
         key = QueueKey(columns.topic(number), int(columns.queue_id[number]))
         entry = entry_of(columns, number)
         if not entry.is_written or key.queue_id < 0 or not is_directory_name(key.topic):
-            _log.warning(
-                "batch_queue.refused", reason="it does not state the queue offsets of its messages",
-                queue=str(key), physical_offset=int(columns.physical_offset[number]),
-            )  # fmt: skip
+            why = "it does not state the queue offsets of its messages"
+            at = int(columns.physical_offset[number])
+            _log.warning("batch_queue.refused", reason=why, queue=str(key), physical_offset=at)
             return
         if key.topic not in self._said:
             self._say(key.topic)

@@ -236,10 +236,9 @@ class StoreWriter:
             for queue, copy in self.extra_queues.apart(record, own, is_own_in_memory=in_memory):
                 found = self.put_record(*queue, copy)
                 if not found.is_stored:
-                    _log.error(
-                        "put.further_queue_lost", queue=str(queue), reason=str(found.detail),
-                        hint="once that is mended, put the message there again",
-                    )  # fmt: skip
+                    why = str(found.detail)
+                    hint = "once that is mended, put the message there again"
+                    _log.error("put.further_queue_lost", queue=str(queue), reason=why, hint=hint)
         return result
 
     def acknowledged(self, result: PutResult, waited_s: float = 0.0) -> PutResult:

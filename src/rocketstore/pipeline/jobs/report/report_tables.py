@@ -12,11 +12,11 @@ from rocketstore.rules.topics import PURPOSE_OF_NAME, PURPOSE_OF_PREFIX
 KEY_ROWS: Final = 1_000  # that tables ``keys`` and ``allKeys`` have
 MAP_CELLS: Final = 200  # parts of a file that the damage map draws
 
-_PURPOSES: Final = " ".join(
-    [f"WHEN topic = '{name}' THEN '{purpose}'" for name, purpose in PURPOSE_OF_NAME.items()]
-    + [f"WHEN starts_with(topic, '{start}') THEN '{purpose}'"
-       for start, purpose in PURPOSE_OF_PREFIX.items()]
-)  # fmt: skip
+_CONDITIONS: Final = {
+    **{f"topic = '{name}'": purpose for name, purpose in PURPOSE_OF_NAME.items()},
+    **{f"starts_with(topic, '{one}')": purpose for one, purpose in PURPOSE_OF_PREFIX.items()},
+}
+_PURPOSES: Final = " ".join(f"WHEN {is_so} THEN '{of}'" for is_so, of in _CONDITIONS.items())
 
 VIEWS: Final = f"""
 CREATE MACRO moment(ms) AS make_timestamp_ms(ms)::TIMESTAMPTZ;
