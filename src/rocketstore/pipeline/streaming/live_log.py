@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from rocketstore.errors import StoreError
 from rocketstore.format.record import BLANK_MAGIC
 from rocketstore.native.decode import decode
-from rocketstore.pipeline.log_read import Losses
 from rocketstore.pipeline.planning import SplitTask, in_time
 from rocketstore.pipeline.streaming.stream_options import BatchLimits, Place, ranges_of
 from rocketstore.places.files import opened, read_part, stored_stop
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 
     from rocketstore.format.stored_message import StoredMessage
     from rocketstore.native.row import Int64Array
+    from rocketstore.pipeline.log_read import Losses
     from rocketstore.pipeline.options import ReadOptions
     from rocketstore.places.log_files import Segment
     from rocketstore.places.stores import StorePlace
