@@ -417,6 +417,5 @@ def _is_repaired(one: Finding, plan: RepairPlan, fixed: set[str]) -> bool:
 
 
 def _inside(ranges: list[tuple[int, int]], first: int, stop: int) -> list[tuple[int, int]]:
-    """Return the parts of ranges that lie in [first, stop)."""
     parts = [(max(at, first), min(after, stop)) for at, after in ranges]
     return [(at, after) for at, after in parts if at < after]

@@ -72,7 +72,6 @@ class HeldPulls:
         return queue in self._by_queue
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self._by_look)
 
     def add(self, pull: HeldPull) -> None:

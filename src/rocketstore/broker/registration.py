@@ -165,7 +165,6 @@ class Registration:
         }  # fmt: skip
 
     def _body(self, known: TopicTable) -> tuple[bytes, bool]:
-        """Return the body for these topics, and whether it is packed."""
         granted = self._settings.broker_permission | 1
         topics = {
             name: replace(one, perm=one.perm & granted) if one.perm & ~granted else one

@@ -301,7 +301,6 @@ class Sending(Part):
         return LATER
 
     def _stored(self, queue_id: int, result: PutResult, call: Call) -> Command:
-        """Return the reply to a put."""
         code = _SUCCESS if result.status is _PUT_OK else STORED.get(result.status)
         if code is None:
             return refusal(not_stored(result, self._store), call)

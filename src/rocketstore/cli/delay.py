@@ -19,9 +19,7 @@ app = App(name="delay")
 _LEVEL_COLUMNS: Final = (
     "level", "delayMs", "waiting", "overdue", "firstDueTimestamp", "lastDueTimestamp",
 )  # fmt: skip
-_MESSAGE_COLUMNS: Final = (
-    "level", "dueTimestamp", "overdue", "topic", "queueId", "physicalOffset",
-)  # fmt: skip
+_MESSAGE_COLUMNS: Final = ("level", "dueTimestamp", "overdue", "topic", "queueId", "physicalOffset")
 _LEVEL = Parameter(name=["--level", "-l"], validator=validators.Number(gte=1))
 
 

@@ -109,7 +109,7 @@ _ROWS: Final = (  # the page's table; names are matched without regard to case, 
     ("maxHashSlotNum", _SINK, "learnt, or 5 million", "slots of an index file"),
     ("maxIndexNum", _SINK, "learnt, or 20 million", "items of an index file"),
     ("maxMessageSize", _SINK, "4 MiB", "largest body in bytes"),
-)  # fmt: skip
+)
 OPTIONS: Final = tuple(map(SparkOption._make, _ROWS))
 
 

@@ -47,9 +47,7 @@ _PARTS: Final = {
     "epochFileCheckpoint": _ROLE,
     "kvStore/CURRENT": (f"{_POPS}, if any", f"{_UNTIL}move kvStore out of the store"),
 }
-NEWER_FILES: Final = (
-    *_PARTS, "config/timercheck", "timerwheel", "compaction/position-checkpoint",
-)  # fmt: skip
+NEWER_FILES: Final = (*_PARTS, "config/timercheck", "timerwheel", "compaction/position-checkpoint")
 """Every file that shows such a part, by its name below the store."""
 
 

@@ -53,9 +53,9 @@ TAIL_KINDS: Final = frozenset(
 )
 """What may stand at a queue's end without a record of this log; before the end it gets fillers."""
 
-GIVEN_KINDS: Final = frozenset({
-    UnbackedKind.LOST, UnbackedKind.KEPT, UnbackedKind.STALE, UnbackedKind.BEYOND
-})  # fmt: skip
+GIVEN_KINDS: Final = frozenset(
+    {UnbackedKind.LOST, UnbackedKind.KEPT, UnbackedKind.STALE, UnbackedKind.BEYOND}
+)
 """Entries whose numbers were given out to records that are lost."""
 
 _KINDS: Final = list(UnbackedKind)

@@ -229,7 +229,6 @@ class _Scan:
         self.at = position
 
     def _filled(self, array: ByteArray, position: int) -> ByteArray:
-        """Return `array` with the bytes from `position` on."""
         assert self.source is not None, "the whole file is in sight"
         # Cut short since its size was read: missing bytes read as never written.
         array[self.source.read_into(position, array.data) :] = 0

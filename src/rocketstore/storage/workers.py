@@ -77,10 +77,10 @@ class StoreWorkers:
         # Without threads the waiting caller dispatches; listeners called then may wait too.
         self._dispatching = OwnedLock()
         self._made_ahead_of = -1
+        pause_s = config.flush_interval_consume_queue / 1000
         self._queue_flush = Periodic(
-            "rocketstore-queue-flush", self.queue_flusher.run_once,
-            config.flush_interval_consume_queue / 1000, on_death=on_death,
-        )  # fmt: skip
+            "rocketstore-queue-flush", self.queue_flusher.run_once, pause_s, on_death=on_death
+        )
         self._watchers = list(self._made_watchers())
 
     def _made_watchers(self) -> Iterator[ServiceThread]:
@@ -91,14 +91,12 @@ class StoreWorkers:
         if config.retention:
             # Two, so that a slow deletion never delays the moment at which a full disk stops puts
             # (K-E3; DefaultMessageStore.addScheduleTask).
+            pauses = DISK_CHECK_INTERVAL_S, FIRST_DISK_CHECK_AFTER_S
             yield Periodic(
-                "rocketstore-disk-check", retention.check_disk, DISK_CHECK_INTERVAL_S,
-                first_s=FIRST_DISK_CHECK_AFTER_S, on_death=on_death,
-            )  # fmt: skip
-            yield Periodic(
-                "rocketstore-retention", retention.run_once, config.clean_resource_interval / 1000,
-                first_s=FIRST_CLEAN_AFTER_S, on_death=on_death,
-            )  # fmt: skip
+                "rocketstore-disk-check", retention.check_disk, *pauses, on_death=on_death
+            )
+            pauses = config.clean_resource_interval / 1000, FIRST_CLEAN_AFTER_S
+            yield Periodic("rocketstore-retention", retention.run_once, *pauses, on_death=on_death)
 
     def attach(self, store: object, services: Iterable[Maker]) -> None:
         """Make services, each of which finds those before it."""

@@ -115,7 +115,6 @@ class LoadedStore:
         )  # fmt: skip
 
     def _load(self, *, after_crash: bool) -> Iterator[FileFinding[Path]]:
-        """Load all files."""
         yield from self.log_files.load()
         yield from self.queues.load(after_crash=after_crash)
         for kind in self.queues.kinds.on_disk():

@@ -165,7 +165,6 @@ def check_as_java(view: memoryview, position: int, *, check_crc: bool) -> int | 
 
 
 def _is_java_int(text: str) -> bool:
-    """Whether Integer.parseInt takes a text."""
     sign, digits = (text[0], text[1:]) if text[:1] in {"+", "-"} else ("+", text)
     # int() refuses thousands of digits, even if they are zeros.
     value = digits.lstrip("0") or "0"

@@ -164,7 +164,6 @@ def _read_journal(path: Path) -> Journal | None:
 
 
 def _swap(current: Path, new: Path, *, has_old: bool, disk: Disk) -> None:
-    """Let two names change places in one step."""
     if not has_old:
         disk.replace(new, current)
         return

@@ -323,7 +323,6 @@ def _compare(store: StorePlace, segments: Sequence[Segment], last: Run, end: int
 
 
 def _check_covered(store: StorePlace, plan: LogPlan, found: list[WrittenFile]) -> None:
-    """Compare what tasks found with the plan."""
     run, (first, stop) = plan.run, plan.gap or (0, 0)
     covered = sum(one.log_bytes for one in found) - (stop - first)
     expected = sum(one.byte_count for one in plan.parts if not _kind(one, run.end))
@@ -459,7 +458,6 @@ class TaskFiles:
 
 
 def _message_batch(columns: RecordColumns, broker: str) -> Any:
-    """Return records as one batch of ``FILE_SCHEMA``."""
     (batch,) = record_batches(columns, MESSAGE_FIELDS, broker=broker, decompress=False)
     at = columns.physical_offset - columns.base
     heads = columns.body_at - at

@@ -108,7 +108,6 @@ def _plain(rows: Any) -> list[Row]:
 
 
 def _summary(plan: ReportPlan, ask: Ask) -> Row:
-    """Return the figures of the whole."""
     [row] = ask(report_tables.SUMMARY)
     summary: Row = {name: row[name] or (None if "Ms" in name else 0) for name in row}
     of_all = {row["part"]: row for row in ask("FROM percentiles WHERE topic IS NULL")}

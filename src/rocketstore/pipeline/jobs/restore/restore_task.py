@@ -339,7 +339,6 @@ class _LogFile:
             self.write(int(places[begin]), self._in_order[ends[begin] : ends[end]].data)
 
     def write(self, place: int, content: bytes | memoryview) -> None:
-        """Write bytes from a physical offset on."""
         view, position = memoryview(content), place - self._task.base
         assert 0 <= position <= self._task.size - len(view), "no row reaches beyond its file"
         while view:
