@@ -132,14 +132,9 @@ class Pulling(Part):
             code = BrokerAnswer.PULL_NOT_FOUND
         elif code == BrokerAnswer.PULL_OFFSET_MOVED and self._keeps_offsets:
             self._note_moved(header, page.next_offset)
-        return reply(
-            code, remark,
-            fields={
-                "suggestWhichBrokerId": "0", "nextBeginOffset": str(page.next_offset),
-                "minOffset": str(page.min_offset), "maxOffset": str(page.max_offset),
-            },
-            body=cast("bytes", page.records),
-        )  # fmt: skip
+        bounds = {"minOffset": str(page.min_offset), "maxOffset": str(page.max_offset)}
+        fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(page.next_offset), **bounds}
+        return reply(code, remark, fields=fields, body=cast("bytes", page.records))
 
     def _note_moved(self, header: PullHeader, offset: int) -> None:
         """Put a message that says that a group is sent elsewhere in a queue.

@@ -61,10 +61,11 @@ class Queries(Part):
         """Return the messages of a key."""
         is_unique = (call.command.fields or {}).get(_UNIQUE) == "true"
         wanted = UNIQUE_LIMIT if is_unique else header.max_num
+        most = min(wanted, self._store.config.max_msgs_num_batch)
+        begin_ms, end_ms = header.begin_timestamp, header.end_timestamp
         found = self._store.find(
-            header.topic, header.key, begin_ms=header.begin_timestamp, end_ms=header.end_timestamp,
-            max_messages=min(wanted, self._store.config.max_msgs_num_batch),
-        )  # fmt: skip
+            header.topic, header.key, begin_ms=begin_ms, end_ms=end_ms, max_messages=most
+        )
         found.sort(key=lambda one: one.physical_offset)
         last = found[-1] if found else None
         fields = {

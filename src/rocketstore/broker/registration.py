@@ -119,12 +119,9 @@ class Registration:
             if (known := self._topics.content) is not self._encoded[0]:
                 self._encoded = known, *self._body(known)
             _, body, is_packed = self._encoded
-            request = Command(
-                RequestCode.REGISTER_BROKER,
-                fields={**self._own_fields(), "haServerAddr": "", "bodyCrc32": "0",
-                        "compressed": str(is_packed).lower()},
-                body=body,
-            )  # fmt: skip
+            about = {"bodyCrc32": "0", "compressed": str(is_packed).lower()}
+            fields = {**self._own_fields(), "haServerAddr": "", **about}
+            request = Command(RequestCode.REGISTER_BROKER, fields=fields, body=body)
             answer = await self._client.ask(
                 address, request, timeout_ms=self._settings.register_broker_timeout_mills
             )

@@ -188,10 +188,10 @@ class BrokerService(Service):
         store, settings = self._store, self.settings
         work = Loop(store.attached["async_puts"])
         stack.callback(work.close)
+        system, has_light = first_topics(settings), store.config.enable_lmq
         known = TopicSettings(
-            store.layout, clock=store.clock, disk=store.disk, system=first_topics(settings),
-            has_light=store.config.enable_lmq,
-        )  # fmt: skip
+            store.layout, clock=store.clock, disk=store.disk, system=system, has_light=has_light
+        )
         registration = Registration(settings, known, client, name_servers)
         groups = store.attached["consuming"].settings
         for table in (groups.find, store.consumer_offsets.topics_of):

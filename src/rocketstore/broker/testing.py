@@ -68,10 +68,8 @@ class Broker:
             raise ConfigError(f"{unknown[0]} is no setting of a broker", key=unknown[0], hint=hint)
         self._path = None if path is None else Path(path)
         self._config = StoreConfig.small() if config is None else StoreConfig.of(config)
-        self._wanted = {
-            "broker_name": "broker-a", "listen_port": 0, "namesrv_port": 0,
-            "wait_time_mills_in_send_queue": SEND_WAIT_MS, **settings,
-        }  # fmt: skip
+        free = {"broker_name": "broker-a", "listen_port": 0, "namesrv_port": 0}
+        self._wanted = {**free, "wait_time_mills_in_send_queue": SEND_WAIT_MS, **settings}
         self._temporary: Path | None = None
         self._service: BrokerService | None = None
         self._pid = os.getpid()

@@ -10,6 +10,7 @@ How derived: HAService.AcceptSocketService and GroupTransferService of 4.9.8 (sp
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -62,10 +63,8 @@ class _Connection:
             ahead=master.ahead.setdefault(host, []),
             now_ms=monotonic_ms(),
         )
-        self.thread = ServiceThread(
-            f"rocketstore-slave-{port}", lambda: master.serve(self), self.link.stop,
-            ends_by_errors=True,
-        )  # fmt: skip
+        name, work = f"rocketstore-slave-{port}", functools.partial(master.serve, self)
+        self.thread = ServiceThread(name, work, self.link.stop, ends_by_errors=True)
 
     @property
     def slave(self) -> str:

@@ -209,7 +209,6 @@ class StoreStatistics(OfOneProcess):
     def rates(self, field: Literal["put", "get_found", "get_miss", "transferred"]) -> Rates:
         """Return events per second over the last 10, 60 and 600 seconds, 0.0 without samples.
 
-        `field` is ``put``, ``get_found``, ``get_miss`` or ``transferred``.
         Source: StoreStatsService.getPutTps and its like.
         """
         samples = list(self._samples)

@@ -108,9 +108,8 @@ def half_record(
     delay_level(asked)  # refuses what is no level
     properties = decode_properties(message_properties(message))
     properties = {UNIQ_KEY: transaction_id, **properties}
-    properties |= {
-        TRAN_MSG: "true", PRODUCER_GROUP: producer_group, REAL_TOPIC: topic, REAL_QID: str(queue_id)
-    }  # fmt: skip
+    properties |= {TRAN_MSG: "true", PRODUCER_GROUP: producer_group}
+    properties |= {REAL_TOPIC: topic, REAL_QID: str(queue_id)}
     for name in (CHECK_TIMES, FIRST_HALF_OFFSET):  # of a message that was a half message before
         properties.pop(name, None)
     flag = message.sys_flag

@@ -342,11 +342,9 @@ class _Recovery:
         """Dispatch [start, limit) with checksums; return the ranges that could not be read."""
         dispatcher = self.parts.dispatcher
         dispatcher.stepped_over.clear()
+        check_crc, copy = self.parts.config.check_crc_on_recover, self.copies.copy_range
         if start < limit:
-            dispatcher.dispatch_range(
-                start, limit, force=force, check_crc=self.parts.config.check_crc_on_recover,
-                copy=self.copies.copy_range,
-            )  # fmt: skip
+            dispatcher.dispatch_range(start, limit, force=force, check_crc=check_crc, copy=copy)
         return list(dispatcher.stepped_over)
 
     def _plain_end(self, stepped: list[SteppedOver], limit: int) -> int | None:
