@@ -195,15 +195,12 @@ def recover(  # noqa: PLR0913 - what is loaded; by name, what is known besides
     if newest_ms > now_ms + CLOCK_TOLERANCE_MS:
         newest_ms = now_ms  # a damaged header, whose time would stay
     recovery.settle_kinds(start, end)
-    report = RecoveryReport(
-        policy, clean, start, end, parts.queues.next_offsets(), newest_ms, recovery.findings,
-        recovery.copies.directory,
-    )  # fmt: skip
+    offsets, kept_in = parts.queues.next_offsets(), recovery.copies.directory
+    found = recovery.findings
+    report = RecoveryReport(policy, clean, start, end, offsets, newest_ms, found, kept_in)
     parts.dispatcher.start_at(end, last_store_timestamp_ms=newest_ms)
-    _log.info(
-        "store.recovered", policy=policy.value, was_clean=clean, start=start, end=end,
-        findings=len(report.findings), evidence=report.evidence,
-    )  # fmt: skip
+    what = {"policy": policy.value, "was_clean": clean, "start": start, "end": end}
+    _log.info("store.recovered", **what, findings=len(found), evidence=report.evidence)
     return report
 
 
