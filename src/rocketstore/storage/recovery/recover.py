@@ -199,8 +199,10 @@ def recover(  # noqa: PLR0913 - what is loaded; by name, what is known besides
     found = recovery.findings
     report = RecoveryReport(policy, clean, start, end, offsets, newest_ms, found, kept_in)
     parts.dispatcher.start_at(end, last_store_timestamp_ms=newest_ms)
-    what = {"policy": policy.value, "was_clean": clean, "start": start, "end": end}
-    _log.info("store.recovered", **what, findings=len(found), evidence=report.evidence)
+    _log.info(
+        "store.recovered", policy=policy.value, was_clean=clean, start=start, end=end,
+        findings=len(found), evidence=kept_in,
+    )  # fmt: skip
     return report
 
 
