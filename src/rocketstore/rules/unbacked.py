@@ -48,8 +48,8 @@ class UnbackedKind(Enum):
         return self in {UnbackedKind.FILLER, UnbackedKind.LOST, UnbackedKind.KEPT}
 
 
-TAIL_KINDS: Final = frozenset(
-    {UnbackedKind.STALE, UnbackedKind.KEPT, UnbackedKind.BEYOND, UnbackedKind.WRONG}
+TAIL_KINDS: Final = frozenset(UnbackedKind).difference(
+    (UnbackedKind.EXPIRED, UnbackedKind.FILLER, UnbackedKind.LOST)
 )
 """What may stand at a queue's end without a record of this log; before the end it gets fillers."""
 
