@@ -166,13 +166,9 @@ class Record:
         record = Record(body, self.properties, self.born_host)
         born = None if self.is_born_now else self.born
         record.take(
-            self.born_host,
-            self.flag,
-            self.sys_flag,
-            born,
-            self.reconsume_times,
+            self.born_host, self.flag, self.sys_flag, born, self.reconsume_times,
             self.prepared_offset,
-        )
+        )  # fmt: skip
         return record
 
 
