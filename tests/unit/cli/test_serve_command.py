@@ -61,16 +61,23 @@ def filled(root: Path, *, first: int = 0) -> Path:
     return root
 
 
-def test_a_master_without_a_port_listens_at_the_loopback_and_that_of_4_9(tmp_path, monkeypatch):
-    asked = []
+@pytest.fixture
+def opened_with(monkeypatch):
+    """The settings that a store would have been opened with."""
+    configs: list[StoreConfig] = []
 
-    def opening(_root: Path, config: StoreConfig) -> None:
-        asked.append((config.ha_listen_address, config.ha_listen_port))
+    def opening(_root: Path, config: StoreConfig, **_services: object) -> None:
+        configs.append(config)
         raise StoreError("enough")
 
     monkeypatch.setattr(MessageStore, "open", opening)
+    return configs
+
+
+def test_a_master_without_a_port_listens_at_the_loopback_and_that_of_4_9(tmp_path, opened_with):
     assert run(["serve", "master", str(tmp_path / "store")]) == StoreError.exit_code
-    assert asked == [("127.0.0.1", 10912)]
+    (config,) = opened_with
+    assert (config.ha_listen_address, config.ha_listen_port) == ("127.0.0.1", 10912)
 
 
 def test_a_slave_follows_begins_again_where_it_must_and_says_how_far_it_is(tmp_path, capsys):
@@ -150,6 +157,18 @@ BROKER = (
     "--set=mappedFileSizeConsumeQueue=2000", "--set=waitTimeMillsInSendQueue=5000",
 )  # fmt: skip
 NAME_SERVER = ("namesrv", "--port=0")
+MASTER = ("master", "--set=haListenPort=0")
+SLAVE = ("slave", "--master=127.0.0.1:1")
+
+
+@pytest.mark.parametrize("command", [BROKER, MASTER, SLAVE])
+def test_old_files_of_a_store_that_is_served_are_deleted_unless_they_are_to_stay(
+    tmp_path, opened_with, command
+):
+    for chosen in ([], ["--set=retention=false"]):
+        given = ["serve", *command, str(tmp_path / "store"), *chosen]
+        assert run(given) == StoreError.exit_code
+    assert [one.retention for one in opened_with] == [True, False]
 
 
 def files(soft: int, hard: int) -> list[str]:
@@ -223,7 +242,7 @@ def test_a_broker_inside_a_program_serves_as_many_clients_and_says_it(hard, said
             program.kill()
 
 
-@pytest.mark.parametrize("asked", [BROKER, ("master", "--set=haListenPort=0"), NAME_SERVER])
+@pytest.mark.parametrize("asked", [BROKER, MASTER, NAME_SERVER])
 def test_kill_3_shows_where_each_thread_is_and_ends_nothing(tmp_path, asked):
     store = [] if asked is NAME_SERVER else [str(tmp_path / "store")]
     run_by = [sys.executable, "-m", "rocketstore", "serve", *asked, *store]
@@ -243,7 +262,7 @@ def test_kill_3_shows_where_each_thread_is_and_ends_nothing(tmp_path, asked):
             process.kill()
 
 
-@pytest.mark.parametrize("asked", [BROKER, ("slave", "--master=127.0.0.1:1"), NAME_SERVER])
+@pytest.mark.parametrize("asked", [BROKER, SLAVE, NAME_SERVER])
 def test_a_signal_that_another_thread_is_given_ends_it_too(tmp_path, asked):
     """Of a process that was stopped meanwhile, as by Ctrl-Z, any thread may be given it."""
     with serving(*asked, *([] if asked is NAME_SERVER else [str(tmp_path)]), thread=-1) as said:
