@@ -302,9 +302,10 @@ def test_queues_and_index_of_a_disk_that_is_away_are_made_again(place, name):
 
 
 @pytest.mark.parametrize("gone", [["known-ends"], ["consumequeue", "index"]])
+@pytest.mark.parametrize("left", [[], ["0" * 20]], ids=["nothing", "an emptied file"])
 @pytest.mark.parametrize("door", sorted(DOORS.keys() - {"verify", "audit"}))  # which tell it
 def test_a_log_without_a_file_is_refused_where_queues_or_known_ends_tell_of_one(
-    tmp_path, monkeypatch, door, gone
+    tmp_path, monkeypatch, door, left, gone
 ):
     monkeypatch.setitem(globals(), "DISKS", ["root/commitlog"])
     with opened(tmp_path) as store:
@@ -313,8 +314,14 @@ def test_a_log_without_a_file_is_refused_where_queues_or_known_ends_tell_of_one(
         place = tmp_path / "root" / name
         place.rename(place.with_name(f"{name}.away")) if place.exists() else None
     back = unmount(tmp_path / "root/commitlog")
+    emptied = [tmp_path / "root/commitlog" / name for name in left]
+    for file in emptied:
+        file.touch()
     with pytest.raises(StoreError, match="root had messages, and has no CommitLog file"):
         DOORS[door](tmp_path)
+    assert [file.stat().st_size for file in emptied] == [0] * len(left)
+    for file in emptied:
+        file.unlink()
     back()
     assert len(read_table(tmp_path / "root")) == 3
 

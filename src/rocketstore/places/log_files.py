@@ -78,14 +78,14 @@ def list_segments(store: str | StorePlace) -> list[Segment]:
 def segments_of_job(
     store: StorePlace, listed: Callable[[StorePlace], list[Segment]] = list_segments
 ) -> list[Segment]:
-    """Return the files as `listed`; raise where there was a log and it has none."""
+    """Return the files as `listed`; raise where there was a log and none of them has a byte."""
     segments, location = listed(store), store.location
-    if segments:
+    if any(one.size for one in segments):
         return segments
     files = (files_of(location, CONSUME_QUEUE_DIRECTORY, one) for one in list_queues(location))
     if any(files) or known_log_end(location):
         segments = listed(store)  # a writer makes its first file before that of a queue
-        if not segments:
+        if not any(one.size for one in segments):
             raise lost_log(location)
     return segments
 

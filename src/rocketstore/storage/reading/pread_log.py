@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketstore.errors import StoreError, SystemRefusedError
+from rocketstore.errors import StoreDamagedError, StoreError, SystemRefusedError
 from rocketstore.format.record import END_FILE_MIN_BLANK_SIZE, encode_blank
 from rocketstore.locks import Lock
 from rocketstore.native.decode import LogAtHand, message_at, size_at
@@ -70,9 +70,14 @@ class PreadLog:
         self.batch_queues.forget()
 
     def refuse_absent(self, *, writes: bool = False) -> None:
-        """Raise where a directory of the log seems not to be mounted; see there."""
+        """Raise where a directory of the log seems not to be mounted; see there.
+
+        Nor does one that `writes` begin a new log in the only file where that was emptied.
+        """
         layout, files, size = self._layout, self.files.files, self.files.file_size
         refuse_absent(layout, files, size, self._known_stop, writes=writes)
+        if writes and not files and self.files.findings and self._known_stop():
+            raise lost_log(layout.root, StoreDamagedError)
 
     def refuse_no_log(self) -> None:
         """Raise where there is no log, or there was one and it has no file."""
