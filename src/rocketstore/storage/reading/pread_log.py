@@ -72,7 +72,7 @@ class PreadLog:
     def refuse_absent(self, *, writes: bool = False) -> None:
         """Raise where a directory of the log seems not to be mounted; see there.
 
-        Nor does one that `writes` begin a new log in the only file where that was emptied.
+        Also, for a process that `writes`, where all files were emptied: it would begin a new log.
         """
         layout, files, size = self._layout, self.files.files, self.files.file_size
         refuse_absent(layout, files, size, self._known_stop, writes=writes)
