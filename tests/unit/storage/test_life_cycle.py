@@ -9,7 +9,7 @@ from rocketstore import Message, MessageStore, StoreLockedError
 from rocketstore.storage.checkpoint import read_checkpoint
 from support.configured_store import LOG_FILE_BYTES, QUEUE_FILE_BYTES, open_small, small_config
 from support.inside import parts_of, workers_of
-from support.patience import PATIENCE_S, wait_until
+from support.patience import PATIENCE_S
 from support.preallocation import wait_idle
 
 TOPIC = "TopicTest"
@@ -166,7 +166,7 @@ def test_listeners_hear_of_messages_until_they_are_removed(tmp_path):
     with open_small(tmp_path / "store") as store:
         store.add_listener(heard.append)
         put(store, 2)
-        wait_until(lambda: len(heard) == 2, "listeners are told after messages can be read")
+        store.wait_dispatched()
         store.remove_listener(heard.append)
         put(store)
         store.wait_dispatched()
